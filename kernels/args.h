@@ -50,7 +50,8 @@
     ROW(NVFP4, 10, 4, 16, E2M1, E4M3, x)                                                                     \
     ROW(F16, 11, 16, 1, PLAIN, NONE, x)                                                                      \
     ROW(FP8, 12, 8, 128, E4M3, F32, x)                                                                       \
-    ROW(FP8_32, 13, 8, 32, E4M3, F32, x)
+    ROW(FP8_32, 13, 8, 32, E4M3, F32, x)                                                                     \
+    ROW(NVFP4_F32, 14, 4, 16, E2M1, F32, x)
 /* Block formats, the types of ggml that GGUF files have: BLOCK_ROW(name, number, columns, bytes, x), of a
  * block. A row of a matrix is blocks, each with its codes, scales and offsets; there are no planes of scales
  * and biases. Their values are those of ggml's formulas in float32 (src/base/format_blocks.c). In C and GLSL

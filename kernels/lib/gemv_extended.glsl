@@ -16,6 +16,7 @@ const uint PIECE_WORDS = PIECE_COLS * BITS / 32;
 const uint MAX_WORDS = 6;
 
 // A piece of each row as it lies in memory, with its group's scale and bias or the words that contain them.
+// The second of two groups with float32 scales has its own in `biases`.
 struct Step {
     uint q[MAX_ROWS * MAX_WORDS + 1];
     uint scales[MAX_ROWS], biases[MAX_ROWS];
@@ -39,11 +40,11 @@ uint piece_vecs(const uint format)
 }
 
 // Returns the word that contains number i of an array of scales or biases, or the number itself; with two
-// groups in a piece also the next number.
+// groups in a piece, if both fit a word, also the next number.
 uint scale_at(uvec2 p, uint i)
 {
 #ifdef DENORM
-    if (SCALE_SHIFT == 1 || HAS_TWO_GROUPS)
+    if (SCALE_SHIFT == 1 || SCALE_SHIFT == 0 && HAS_TWO_GROUPS)
         return uint(Shorts(p).v[HAS_TWO_GROUPS ? i >> 1 : i]);
 #endif
     return scale_word(p, i);
@@ -74,6 +75,8 @@ void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales
         s.scales[r] = scale_at(scales, group);
     if (IS_AFFINE)
         s.biases[r] = scale_at(biases, group);
+    else if (HAS_TWO_GROUPS && SCALE == SCALE_F32)
+        s.biases[r] = scale_at(scales, group + 1);
 }
 
 // Loads piece i of row r's matrix; the row starts at element `row_at`.

@@ -150,6 +150,8 @@ void add_columns(inout Parts p, Step s, uint at, uint k)
 // Returns row r's scale twice, or its two scales.
 vec2 scales_of(Step s, uint r)
 {
+    if (HAS_TWO_GROUPS && SCALE == SCALE_F32)
+        return uintBitsToFloat(uvec2(s.scales[r], s.biases[r]));
     if (HAS_TWO_GROUPS) {
         uint both = s.scales[r];
         return codes_of(two_e4m3((both | both << 8) & 0x00ff00ffu, 0)) * 256.0;

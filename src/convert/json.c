@@ -111,7 +111,7 @@ static json_t *format_json(uint32_t format)
         return object;
     }
     add_codes(object, mode, f->bits, f->group);
-    if (mode == QUANT_AFFINE && f->scale != SCALE_BF16)
+    if ((mode == QUANT_AFFINE && f->scale != SCALE_BF16) || format == FORMAT_NVFP4_F32)
         json_object_set_new(object, "scales", json_string(tensor_dtype_name(tensor_scale_dtype(f))));
     return object;
 }

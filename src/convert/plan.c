@@ -107,6 +107,28 @@ static int open_gguf(struct convert_plan *p, const char *src, struct moeflux_err
     return rc;
 }
 
+/* Returns whether some matrices are those of nvfp4.h, which the tensors say, not the configuration. */
+static bool has_nvfp4(const struct model_dir *m)
+{
+    size_t i = 0;
+    while (i < m->n_tensors && !m->tensors[i].factor.is_there)
+        i++;
+    return i < m->n_tensors;
+}
+
+/* Opens such a source anew as a quantised one: what has codes keeps them, and what has none stays plain. */
+static int open_nvfp4(struct convert_plan *p, const char *src, struct moeflux_err *e)
+{
+    const struct format *f = format_of(FORMAT_NVFP4_F32);
+    model_dir_close(&p->src);
+    p->quantised = true;
+    p->expert_format = FORMAT_NONE;
+    int rc = model_dir_open(&p->src, src, e);
+    if (rc == 0)
+        convert_choose_default(p, f->bits, QUANT_DEFAULT_GROUP);
+    return rc;
+}
+
 static int open_source(struct convert_plan *p, const char *src, struct moeflux_err *e)
 {
     struct layout l;
@@ -132,6 +154,8 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         p->expert_format = q.fp8.rows ? FORMAT_MXFP4 : q.expert_format;
         p->is_packed = q.is_packed;
         rc = open_unquantised(p, &l, src, &q, e);
+        if (rc == 0 && has_nvfp4(&p->src))
+            rc = open_nvfp4(p, src, e);
     }
     layout_free(&l);
     return rc;

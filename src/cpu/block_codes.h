@@ -20,7 +20,16 @@ enum {
     HALF_COLS = CPU_BLOCK / 2
 };
 
-/* The number that is added to a type's codes so that they are not negative: 0 or a power of 2. */
+/* Whether codes of 7 and 8 bits are multiplied as signed numbers of 16 bits: with AVX2, where products of
+ * 8-bit codes would not fit 16 bits, and those of 7 bits take no fewer instructions. */
+#if defined(VEC_AVX) && !defined(__AVX512VNNI__)
+#define BLOCK_WIDE 1
+#else
+#define BLOCK_WIDE 0
+#endif
+
+/* The number that is added to a type's codes so that they are not negative: 0 or a power of 2. Codes of 7 and
+ * 8 bits stay signed with BLOCK_WIDE. */
 VEC_INLINE int block_shift(int type)
 {
     switch (type) {
@@ -44,9 +53,9 @@ VEC_INLINE int block_shift(int type)
     case FORMAT_G_IQ2_XS:
     case FORMAT_G_IQ2_S:
     case FORMAT_G_IQ3_XXS:
-        return 64;
+        return BLOCK_WIDE ? 0 : 64;
     default:
-        return 128;
+        return BLOCK_WIDE ? 0 : 128;
     }
 }
 
@@ -154,28 +163,30 @@ VEC_INLINE struct block_codes block_codes_of(const __m256i first[2], const __m25
     return (struct block_codes){{first[0], first[1]}, {second[0], second[1]}};
 }
 
-/* Returns sums of four products of a digit, times `by`. Codes have at most 7 bits. */
+/* Returns sums of four products of a digit, times `by`. */
 VEC_INLINE __m256i block_fours(__m256i codes, const int8_t *digits, int by)
 {
     return codes_widen(_mm256_maddubs_epi16(codes, _mm256_loadu_si256((const __m256i *)digits)), by);
 }
 
-/* Computes, for 32 columns, the sums of four products with d0 * 256 + d1 and with d2. */
-VEC_INLINE void block_half(__m256i codes, const int8_t *d, int bits, __m256i *high, __m256i *low)
+/* Computes, for 32 columns, the sums of four products with d0 * 256 + d1 and with d2. Codes have at most 6
+ * bits. */
+VEC_INLINE void block_half(__m256i codes, const int8_t *d, __m256i *high, __m256i *low)
 {
     const int8_t *d1 = d + DIGIT_BYTES, *d2 = d1 + DIGIT_BYTES;
-    if (bits <= 7) {
-        *high = _mm256_add_epi32(block_fours(codes, d, 256), block_fours(codes, d1, 1));
-        *low = block_fours(codes, d2, 1);
-        return;
-    }
-    /* maddubs could not add products of 8 bits, so these codes are taken in halves of 4 bits. */
-    const __m256i mask = _mm256_set1_epi8(15);
-    __m256i upper = _mm256_and_si256(_mm256_srli_epi16(codes, 4), mask),
-            lower = _mm256_and_si256(codes, mask);
-    *high = _mm256_add_epi32(_mm256_add_epi32(block_fours(upper, d, 4096), block_fours(upper, d1, 16)),
-                             _mm256_add_epi32(block_fours(lower, d, 256), block_fours(lower, d1, 1)));
-    *low = _mm256_add_epi32(block_fours(upper, d2, 16), block_fours(lower, d2, 1));
+    *high = _mm256_add_epi32(block_fours(codes, d, 256), block_fours(codes, d1, 1));
+    *low = block_fours(codes, d2, 1);
+}
+
+/* The same for signed codes. d: the half's wide digits. */
+VEC_INLINE void block_wide_half(__m256i codes, const int16_t *d, __m256i *high, __m256i *low)
+{
+    const __m256i *v = (const __m256i *)(const void *)d;
+    __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(codes, 8), 8), odd = _mm256_srai_epi16(codes, 8);
+    *high = _mm256_add_epi32(_mm256_madd_epi16(even, _mm256_loadu_si256(v)),
+                             _mm256_madd_epi16(odd, _mm256_loadu_si256(v + 1)));
+    *low = _mm256_add_epi32(_mm256_madd_epi16(even, _mm256_loadu_si256(v + 2)),
+                            _mm256_madd_epi16(odd, _mm256_loadu_si256(v + 3)));
 }
 
 /* Subtracts what the codes' shift adds. */
@@ -195,8 +206,14 @@ VEC_INLINE struct pair block_dot(struct block_codes c, const struct cpu_vector *
         const int8_t *d = block_digits(x, b) + i * HALF_COLS;
         size_t lanes = (b + i) * VEC_LANES;
         __m256i high[2], low[2];
-        block_half(c.first[i], d, bits, &high[0], &low[0]);
-        block_half(c.second[i], d + CPU_BLOCK, bits, &high[1], &low[1]);
+        if (bits >= 7) {
+            const int16_t *wide = x->wide_digits + (b + i) * BLOCK_WIDE_DIGITS;
+            block_wide_half(c.first[i], wide, &high[0], &low[0]);
+            block_wide_half(c.second[i], wide + BLOCK_WIDE_DIGITS / 2, &high[1], &low[1]);
+        } else {
+            block_half(c.first[i], d, &high[0], &low[0]);
+            block_half(c.second[i], d + CPU_BLOCK, &high[1], &low[1]);
+        }
         if (bits <= 5) { /* the sum of all digits fits 32 bits and gives the same float */
             __m256i all = _mm256_hadd_epi32(_mm256_add_epi32(_mm256_slli_epi32(high[0], 8), low[0]),
                                             _mm256_add_epi32(_mm256_slli_epi32(high[1], 8), low[1]));

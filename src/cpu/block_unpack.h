@@ -19,11 +19,12 @@ VEC_INLINE int block_code_type(int type)
 }
 
 /* The most bytes of a unit of several blocks: 8 of Q8_0. */
-enum { UNIT_MOST_BYTES = 8 * 34 };
+enum { UNIT_MOST_BYTES = 8 * 34, UNIT_GROUPS = UNIT_COLS / 32 };
 
 struct unit {
-    const uint8_t *p;         /* the unit's first block */
-    struct format_block some; /* what the unit has, for BLOCK_ANY */
+    const uint8_t *p;            /* the unit's first block */
+    uint32_t signs[UNIT_GROUPS]; /* a bit a column; for known types that store seven of eight */
+    struct format_block some;    /* what the unit has, for BLOCK_ANY */
 };
 
 /* Takes n blocks of a type that is not a constant apart; missing ones count as zeros. cols, bytes: of a
@@ -64,16 +65,26 @@ VEC_INLINE struct pair unit_in_order(const float *parts)
 #define UNIT_KNOWN(each)
 #endif
 
+/* Begins with a unit of a type that is a constant. */
+VEC_INLINE void unit_begin(struct unit *u, const uint8_t *p, int type)
+{
+    u->p = p;
+#ifdef VEC_AVX
+    unit_find_signs(p, type, u->signs);
+#endif
+    (void)type;
+}
+
 /* Returns the codes of blocks 2 i and 2 i + 1. */
 VEC_INLINE struct block_codes unit_codes(const struct unit *u, uint32_t i, int type)
 {
     const int8_t *codes = u->some.codes + (size_t)i * 2 * CPU_BLOCK;
 #ifdef VEC_AVX
-    const __m256i sign = _mm256_set1_epi8((char)0x80);
+    const __m256i sign = _mm256_set1_epi8(BLOCK_WIDE ? 0 : (char)0x80);
     __m256i first[2], second[2];
     for (uint32_t k = 0; k < 2; k++, codes += CPU_BLOCK) {
         if (type != BLOCK_ANY) {
-            unit_block(u->p, 2 * i + k, type, &first[k], &second[k]);
+            unit_block(u, 2 * i + k, type, &first[k], &second[k]);
             continue;
         }
         first[k] = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)codes), sign);
@@ -96,7 +107,7 @@ VEC_INLINE void unit_store(const struct unit *u, uint32_t block, int type, uint8
     if (type != BLOCK_ANY) {
         const __m256i by = _mm256_set1_epi8((char)(128 - block_shift(type)));
         __m256i first, second;
-        unit_block(u->p, block, type, &first, &second);
+        unit_block(u, block, type, &first, &second);
         _mm256_storeu_si256((__m256i *)out, _mm256_add_epi8(first, by));
         _mm256_storeu_si256((__m256i *)(out + HALF_COLS), _mm256_add_epi8(second, by));
         return;

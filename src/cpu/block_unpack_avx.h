@@ -80,11 +80,11 @@ VEC_INLINE __m256i unit_e2m1(__m256i codes)
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
 }
 
-/* Looks codes of 4 bits up in the values of IQ4_NL, 128 added. */
+/* Looks codes of 4 bits up in the values of IQ4_NL, with the type's shift. */
 VEC_INLINE __m256i unit_iq4_values(__m256i codes)
 {
-    const __m128i values = _mm_setr_epi8(1, 24, 45, 63, 79, 93, 106, 118, (char)129, (char)141, (char)153,
-                                         (char)166, (char)181, (char)197, (char)217, (char)241);
+    __m128i values = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+    values = _mm_add_epi8(values, _mm_set1_epi8((char)block_shift(FORMAT_G_IQ4_XS)));
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(values), codes);
 }
 
@@ -100,14 +100,45 @@ VEC_INLINE void unit_q6_k(const uint8_t *p, uint32_t b, __m256i *first, __m256i 
         _mm256_or_si256(unit_bits(unit_load(low + 32), 4 * odd, 4, 0), unit_bits(high, 4 * odd + 2, 2, 4));
 }
 
-/* Puts four times seven bits into bytes and adds to each an eighth that makes the number of ones even. */
-VEC_INLINE uint32_t unit_even_signs(uint32_t w)
+/* Puts four times seven bits of each word into its bytes. */
+VEC_INLINE __m256i unit_spread_signs(__m256i w)
 {
-    uint32_t s = (w & 0x7f) | (w << 1 & 0x7f00) | (w << 2 & 0x7f0000) | (w << 3 & 0x7f000000), p = s;
-    p ^= p >> 4 & 0x0f0f0f0f;
-    p ^= p >> 2 & 0x3f3f3f3f;
-    p ^= p >> 1 & 0x7f7f7f7f;
-    return s | (p & 0x01010101) << 7;
+    __m256i a = _mm256_and_si256(w, _mm256_set1_epi32(0x7f)),
+            b = _mm256_and_si256(_mm256_slli_epi32(w, 1), _mm256_set1_epi32(0x7f00)),
+            c = _mm256_and_si256(_mm256_slli_epi32(w, 2), _mm256_set1_epi32(0x7f0000)),
+            d = _mm256_and_si256(_mm256_slli_epi32(w, 3), _mm256_set1_epi32(0x7f000000));
+    return _mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d));
+}
+
+/* Adds to seven bits of each byte an eighth that makes the number of ones even. */
+VEC_INLINE __m256i unit_even_signs(__m256i seven)
+{
+    const char odd = (char)0x80; /* the eighth bit for 4 bits with an odd number of ones */
+    const __m256i parity = _mm256_broadcastsi128_si256(
+        _mm_setr_epi8(0, odd, odd, 0, odd, 0, 0, odd, odd, 0, 0, odd, 0, odd, odd, 0));
+    __m256i high = _mm256_and_si256(_mm256_srli_epi16(seven, 4), _mm256_set1_epi8(15));
+    __m256i eighth = _mm256_xor_si256(_mm256_shuffle_epi8(parity, seven), _mm256_shuffle_epi8(parity, high));
+    return _mm256_or_si256(seven, eighth);
+}
+
+/* Finds the signs of all columns of a unit of a type that stores seven of eight: a word for 32 columns. */
+VEC_INLINE void unit_find_signs(const uint8_t *p, int type, uint32_t out[UNIT_GROUPS])
+{
+    __m256i v;
+    if (type == FORMAT_G_IQ2_XXS) { /* the odd ones of 16 words */
+        __m256 a = _mm256_castsi256_ps(unit_load(p + 2)), b = _mm256_castsi256_ps(unit_load(p + 34));
+        v = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8);
+        v = unit_spread_signs(v);
+    } else if (type == FORMAT_G_IQ2_XS) { /* the upper bits of 32 halves of words */
+        v = _mm256_packus_epi16(_mm256_srli_epi16(unit_load(p + 2), 9),
+                                _mm256_srli_epi16(unit_load(p + 34), 9));
+        v = _mm256_permute4x64_epi64(v, 0xd8);
+    } else if (type == FORMAT_G_IQ3_XXS) {
+        v = unit_spread_signs(unit_load(p + 66));
+    } else {
+        return;
+    }
+    _mm256_storeu_si256((__m256i *)(void *)out, unit_even_signs(v));
 }
 
 /* Negates the bytes whose sign is set and adds `shift`. */
@@ -115,7 +146,7 @@ VEC_INLINE __m256i unit_signed(__m256i sizes, uint32_t signs, int shift)
 {
     __m256i m = unit_mask(signs);
     sizes = _mm256_sub_epi8(_mm256_xor_si256(sizes, m), m);
-    return _mm256_add_epi8(sizes, _mm256_set1_epi8((char)shift));
+    return shift ? _mm256_add_epi8(sizes, _mm256_set1_epi8((char)shift)) : sizes;
 }
 
 VEC_INLINE __m256i unit_four_entries(const uint64_t *book, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
@@ -133,22 +164,20 @@ VEC_INLINE __m256i unit_eight_entries(const uint32_t *book, const uint8_t *low, 
 }
 
 /* Unpacks group g of 32 columns of a type with a code book, with its shift. */
-VEC_INLINE __m256i unit_book(const uint8_t *p, uint32_t g, int type)
+VEC_INLINE __m256i unit_book(const struct unit *u, uint32_t g, int type)
 {
-    const uint8_t *q = p + 2 + (size_t)8 * g;
+    const uint8_t *p = u->p, *q = p + 2 + (size_t)8 * g;
     const int shift = block_shift(type);
-    uint32_t s, h;
+    uint32_t h;
     uint64_t w;
     switch (type) {
     case FORMAT_G_IQ2_XXS:
-        return unit_signed(unit_four_entries(codebook_iq2_xxs, q[0], q[1], q[2], q[3]),
-                           unit_even_signs(unit_word(q + 4)), shift);
+        return unit_signed(unit_four_entries(codebook_iq2_xxs, q[0], q[1], q[2], q[3]), u->signs[g], shift);
     case FORMAT_G_IQ2_XS:
         memcpy(&w, q, sizeof w);
-        s = (uint32_t)((w >> 9 & 0x7f) | (w >> 18 & 0x3f80) | (w >> 27 & 0x1fc000) | (w >> 36 & 0xfe00000));
         return unit_signed(
             unit_four_entries(codebook_iq2_xs, w & 511, w >> 16 & 511, w >> 32 & 511, w >> 48 & 511),
-            unit_even_signs(s), shift);
+            u->signs[g], shift);
     case FORMAT_G_IQ2_S:
         q = p + 2 + (size_t)4 * g;
         h = p[66 + g];
@@ -156,8 +185,7 @@ VEC_INLINE __m256i unit_book(const uint8_t *p, uint32_t g, int type)
                                              q[2] | (h << 4 & 768), q[3] | (h << 2 & 768)),
                            unit_word(q + 32), shift);
     case FORMAT_G_IQ3_XXS:
-        return unit_signed(unit_eight_entries(codebook_iq3_xxs, q, 0),
-                           unit_even_signs(unit_word(p + 66 + (size_t)4 * g)), shift);
+        return unit_signed(unit_eight_entries(codebook_iq3_xxs, q, 0), u->signs[g], shift);
     default: /* FORMAT_G_IQ3_S */
         return unit_signed(unit_eight_entries(codebook_iq3_s, q, p[66 + g]),
                            unit_word(p + 74 + (size_t)4 * g), shift);
@@ -165,10 +193,11 @@ VEC_INLINE __m256i unit_book(const uint8_t *p, uint32_t g, int type)
 }
 
 /* Unpacks the codes of block b of a unit, with their shift. */
-VEC_INLINE void unit_block(const uint8_t *p, uint32_t b, int type, __m256i *first, __m256i *second)
+VEC_INLINE void unit_block(const struct unit *u, uint32_t b, int type, __m256i *first, __m256i *second)
 {
+    const uint8_t *p = u->p;
     const int odd = (int)(b % 2), bit = 2 * (int)b;
-    const __m256i sign = _mm256_set1_epi8((char)0x80);
+    const __m256i sign = _mm256_set1_epi8((char)block_shift(FORMAT_G_Q8_0));
     __m256i v;
     switch (type) {
     case FORMAT_G_Q8_0:
@@ -230,8 +259,8 @@ VEC_INLINE void unit_block(const uint8_t *p, uint32_t b, int type, __m256i *firs
         unit_q6_k(p, b, first, second);
         break;
     default: /* a code book */
-        *first = unit_book(p, 2 * b, type);
-        *second = unit_book(p, 2 * b + 1, type);
+        *first = unit_book(u, 2 * b, type);
+        *second = unit_book(u, 2 * b + 1, type);
         break;
     }
     if (type == FORMAT_G_IQ4_NL || type == FORMAT_G_IQ4_XS) {

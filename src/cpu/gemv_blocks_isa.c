@@ -88,7 +88,7 @@ VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, const st
         if (f->type == BLOCK_ANY)
             unit_open(&u, f->format, p, UNIT_COLS / f->cols, f->cols, f->bytes);
         else
-            u.p = p;
+            unit_begin(&u, p, f->type);
         add_unit(&u, f, b, x, n, acc, mins);
     }
     if (b * CPU_BLOCK < cols) { /* blocks that are not there count as zeros */
@@ -98,7 +98,7 @@ VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, const st
         if (f->type == BLOCK_ANY)
             unit_open(&u, f->format, last, left, f->cols, f->bytes);
         else
-            u.p = last;
+            unit_begin(&u, last, f->type);
         add_unit(&u, f, b, x, n, acc, mins);
     }
     for (int i = 0; i < n; i++)
@@ -196,10 +196,8 @@ VEC_INLINE void widen_unit(const uint8_t *p, uint32_t n, const struct blocks *f,
     struct unit u;
     if (f->type == BLOCK_ANY)
         unit_open(&u, f->format, p, n, f->cols, f->bytes);
-    else if (n * f->cols < UNIT_COLS)
-        u.p = memcpy(some, p, (size_t)n * f->bytes);
     else
-        u.p = p;
+        unit_begin(&u, n * f->cols < UNIT_COLS ? memcpy(some, p, (size_t)n * f->bytes) : p, f->type);
     pair_store(scales, unit_scales(&u, f->type));
     if (f->has_bias)
         pair_store(biases, unit_biases(&u, f->type));

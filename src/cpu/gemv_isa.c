@@ -344,6 +344,7 @@ AFFINE(Q5)
 AFFINE(Q6)
 E2M1(MXFP4, 32, 2, SCALE_E8M0)
 E2M1(NVFP4, 16, 4, SCALE_E4M3)
+E2M1(NVFP4_F32, 16, 4, SCALE_F32)
 
 void VEC_NAME(gemv)(const struct cpu_gemv_call *call)
 {
@@ -355,6 +356,7 @@ void VEC_NAME(gemv)(const struct cpu_gemv_call *call)
                                     THREE(Q6),
                                     [FORMAT_MXFP4] = {NULL, NULL, BODY(parts, MXFP4)},
                                     [FORMAT_NVFP4] = {NULL, NULL, BODY(parts, NVFP4)},
+                                    [FORMAT_NVFP4_F32] = {NULL, NULL, BODY(parts, NVFP4_F32)},
                                     [FORMAT_MXFP8] = {NULL, NULL, rows_of_mxfp8},
                                     [FORMAT_FP8] = {NULL, rows_of_fp8, NULL},
                                     [FORMAT_FP8_32] = {NULL, NULL, rows_of_fp8_32},

@@ -43,7 +43,8 @@ static uint64_t vector_bytes(uint64_t blocks)
 /* Returns the bytes of what block formats need in addition: sums of 16, integers of the lanes, digits. */
 static uint64_t vector_block_bytes(uint64_t blocks)
 {
-    return (4 * blocks + 3 * blocks * LANES) * sizeof(float) + blocks / 2 * PAIR_BYTES;
+    return (4 * blocks + 3 * blocks * LANES) * sizeof(float) + blocks / 2 * PAIR_BYTES +
+           blocks * BLOCK_WIDE_DIGITS * sizeof(int16_t);
 }
 
 uint64_t cpu_vector_bytes(uint32_t cols, bool has_blocks)
@@ -66,7 +67,8 @@ void cpu_vector_place(struct cpu_vector *v, uint32_t cols, bool has_blocks, void
     if (!has_blocks)
         return;
     v->column_digits = v->digits + blocks / 2 * PAIR_BYTES;
-    v->sums_16 = (float *)(void *)(v->column_digits + blocks / 2 * PAIR_BYTES);
+    v->wide_digits = (int16_t *)(void *)(v->column_digits + blocks / 2 * PAIR_BYTES);
+    v->sums_16 = (float *)(void *)(v->wide_digits + blocks * BLOCK_WIDE_DIGITS);
     v->lanes_all = (int32_t *)(void *)(v->sums_16 + 4 * blocks);
     v->lanes_high = v->lanes_all + blocks * LANES;
     v->lanes_low = v->lanes_high + blocks * LANES;

@@ -17,8 +17,8 @@
  * tree of vec_sum. A group of 32 takes the tree's part for its lanes, (0 + 2) + (1 + 3); one of 128 is the
  * sum of its two blocks. Missing members of a pair of blocks or of 8 groups count as zeros. y =
  * vec_sum(acc[0] + acc[1]).
- * E2M1 codes (MXFP4, NVFP4) count as twice their value, whole numbers from -12 to 12, and their scales as
- * half of them. They have no biases, so acc[0] begins at 0.
+ * E2M1 codes (MXFP4, NVFP4, NVFP4_F32) count as twice their value, whole numbers from -12 to 12, and their
+ * scales as half of them. They have no biases, so acc[0] begins at 0.
  * The error is that of float32: largest / rms of the outputs about 2e-6.
  * Block formats: codes are signed, and lane l sums over 8 columns from cpu_block_lane(l) on, so that lanes 0,
  * 1, 4 and 5 have a block's first 32 columns. f and acc are as above, with the scales of 16 columns. A third
@@ -87,7 +87,11 @@ struct cpu_vector {
     float *sums_16;
     int32_t *lanes_all, *lanes_high, *lanes_low;
     int8_t *column_digits;
+    /* [block][first, second 32 columns][d0 * 256 + d1, d2][even columns, odd columns][16]; filled where
+     * products need it (cpu/block_codes.h) */
+    int16_t *wide_digits;
 };
+enum { BLOCK_WIDE_DIGITS = 2 * 64 };
 
 enum {
     CPU_BLOCK = 64,      /* columns with one step */

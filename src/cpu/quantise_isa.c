@@ -3,7 +3,7 @@
 
 #include <float.h>
 
-#include "cpu/codes.h"
+#include "cpu/block_codes.h"
 
 /* The largest number whose three digits are bytes: 127 * 65536 - 1. */
 enum { TOP = 8323071, INFINITE = 0x7f800000 };
@@ -66,6 +66,21 @@ VEC_INLINE void interleave(struct ivec even, struct ivec odd, int8_t *first, int
 #endif
 }
 
+#if BLOCK_WIDE
+/* Sets a block's wide digits. d: the digits' bytes of even or of odd columns. */
+VEC_INLINE void put_wide(int16_t *to, const struct ivec d[3])
+{
+    for (int half = 0; half < 2; half++, to += BLOCK_WIDE_DIGITS / 2) {
+        __m256i v[3];
+        for (int k = 0; k < 3; k++)
+            v[k] = _mm256_cvtepi8_epi16(half ? _mm256_extracti128_si256((__m256i)d[k].a, 1)
+                                             : _mm256_castsi256_si128((__m256i)d[k].a));
+        _mm256_storeu_si256((__m256i *)(void *)to, _mm256_add_epi16(_mm256_slli_epi16(v[0], 8), v[1]));
+        _mm256_storeu_si256((__m256i *)(void *)(to + 2 * PAIR_LANES), v[2]);
+    }
+}
+#endif
+
 /* Sets the sums of 16 columns and of the lanes' digits. total: sums of 8 columns; all: sums of x / step; low:
  * sums of the last digit. */
 static void put_lanes(const struct cpu_vector *v, uint32_t b, struct vec total, struct ivec all,
@@ -126,6 +141,10 @@ static void quantise_block(const struct cpu_vector *v, uint32_t b, const float *
             interleave(packed[0][k], packed[1][k], in_order, in_order + CPU_BLOCK);
         }
         put_lanes(v, b, total, all, low);
+#if BLOCK_WIDE
+        for (size_t odd = 0; odd < 2; odd++)
+            put_wide(v->wide_digits + (size_t)b * BLOCK_WIDE_DIGITS + odd * PAIR_LANES, packed[odd]);
+#endif
     }
     v->steps[b] = step;
     ivec_store(v->shifted + (size_t)b * VEC_LANES, ivec_add(ivec_left(all, 3), ivec_left(all, 2)));

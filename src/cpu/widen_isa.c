@@ -83,6 +83,7 @@ void VEC_NAME(widen)(const struct cpu_matrix *w, uint32_t row, uint32_t col, uin
         BLOCKS(FORMAT_Q8)
         BLOCKS(FORMAT_MXFP4)
         BLOCKS(FORMAT_NVFP4)
+        BLOCKS(FORMAT_NVFP4_F32)
 #undef BLOCKS
     case FORMAT_MXFP8:
     case FORMAT_FP8:

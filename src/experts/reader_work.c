@@ -450,7 +450,7 @@ static int place_part(const struct reader_work *w, const struct read_part *p, st
             memcpy(q->dst + x->at, p->staged + p->lead, x->bytes);
         return check_part(w, p, e);
     }
-    if (extent_rule_place(x->rule, x->from, p->staged + p->lead, x->bytes, q->dst))
+    if (extent_rule_place(x->rule, &x->factor, x->from, p->staged + p->lead, x->bytes, q->dst))
         return 0;
     return err_set(e, ERR_FORMAT, "layer %u expert %u: %.300s: a scale at offset %" PRIu64 " is not finite",
                    q->layer, q->expert, w->model->files[x->file].path, x->off);

@@ -8,6 +8,7 @@
 #include "model/family.h"
 #include "model/fused.h"
 #include "model/names.h"
+#include "model/nvfp4.h"
 #include "model/packed.h"
 #include "model/quant_config.h"
 #include "model/safetensors.h"
@@ -96,6 +97,8 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
         rc = adopt_tensors(&s.tensors, &m->config, q, &m->n_left_out, e);
     if (rc == 0 && q->is_packed)
         rc = packed_adopt(&s.tensors, format_of(q->expert_format)->group, m->path, e);
+    if (rc == 0)
+        rc = nvfp4_adopt(&s.tensors, s.files, m->path, e);
     if (rc == 0)
         rc = fused_split(&s.tensors, m->config.family->fused, &m->config, q->fp8.rows, m->path, e);
     if (rc == 0 && m->config.family->adopt)

@@ -221,7 +221,7 @@ static int find_part(const struct model_dir *m, uint32_t layer, uint32_t expert,
 /* Returns where the part begins in its file. */
 static struct expert_spot spot_of(const struct expert_tensor *x)
 {
-    return (struct expert_spot){x->t->file, x->t->off + x->at * (x->t->bytes / x->of)};
+    return (struct expert_spot){x->t->file, x->t->off + x->at * (x->t->bytes / x->of), x->t->factor};
 }
 
 /* Returns whether the experts' scales are those of packed.h, whose biases follow from them. */
@@ -249,7 +249,10 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
     else if (part == 1 && is_fp8(p->format)) {
         const struct fp8_blocks of = fp8_blocks_of(m, rows, cols, t);
         *out = extent_rule_blocks(&of, t, rows, cols, format_of(p->format)->group, p->at[part]);
-    } else if (part == 1 && is_centred(m, t))
+    } else if (t->factor.is_there)
+        *out =
+            (struct extent_rule){.change = EXTENT_FACTOR, .at = p->at[part], .end = p->at[part] + t->bytes};
+    else if (part == 1 && is_centred(m, t))
         *out = (struct extent_rule){.change = EXTENT_CENTRED,
                                     .at = p->at[1],
                                     .end = p->at[2] +
@@ -312,6 +315,8 @@ static int add_run(struct model_dir *m, uint32_t layer, const struct projection 
         return rc;
     struct expert_spot first = spot_of(&x);
     uint64_t n = m->config.n_experts, bytes = x.t->bytes / x.of * (x.t->pieces.n_runs ? 2 : 1);
+    if (x.t->factor.is_there)
+        bytes /= sizeof(float);
     set_rule(m, &m->experts[layer], p, part, x.t, &place->rules[place->n_runs]);
     place->runs[place->n_runs] =
         (struct expert_run){first.file, first.off, x.of > 1 ? x.of / n * bytes : 0, bytes, p->at[part]};

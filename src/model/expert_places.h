@@ -12,6 +12,7 @@ struct moeflux_err;
 struct expert_spot {
     uint32_t file;
     uint64_t off;
+    struct tensor_factor factor; /* used by a run with EXTENT_FACTOR */
 };
 
 /* All experts of one layer. */

@@ -5,6 +5,7 @@
 
 #include "base/format.h"
 #include "base/mem.h"
+#include "model/nvfp4.h"
 #include "model/packed.h"
 #include "model/tensor.h"
 
@@ -67,9 +68,11 @@ static bool place_centred(const struct extent_rule *r, uint64_t from, const uint
     return packed_biases(bytes, n / 2, slot + r->second_at + from);
 }
 
-bool extent_rule_place(const struct extent_rule *r, uint64_t from, const uint8_t *bytes, uint64_t n,
-                       uint8_t *slot)
+bool extent_rule_place(const struct extent_rule *r, const struct tensor_factor *factor, uint64_t from,
+                       const uint8_t *bytes, uint64_t n, uint8_t *slot)
 {
+    if (r->change == EXTENT_FACTOR)
+        return nvfp4_read_scales(factor, bytes, n, slot + r->at + sizeof(float) * from);
     if (r->change == EXTENT_BLOCKS)
         return place_blocks(r, from, bytes, n, slot);
     if (r->change == EXTENT_CENTRED)

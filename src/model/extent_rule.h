@@ -14,8 +14,8 @@ struct extent_rule extent_rule_blocks(const struct fp8_blocks *b, const struct t
                                       uint32_t cols, uint32_t group, uint64_t at);
 
 /* Writes to `slot` what bytes [from, from + n) of a run become. Scales are whole ones. Returns false if
- * one is not finite. Does not read the slot. */
-bool extent_rule_place(const struct extent_rule *r, uint64_t from, const uint8_t *bytes, uint64_t n,
-                       uint8_t *slot);
+ * one is not finite. Does not read the slot. factor: that of EXTENT_FACTOR; else NULL is legal. */
+bool extent_rule_place(const struct extent_rule *r, const struct tensor_factor *factor, uint64_t from,
+                       const uint8_t *bytes, uint64_t n, uint8_t *slot);
 
 #endif

@@ -152,7 +152,7 @@ int fp8_read_scales(const struct model_dir *m, const struct tensor *w, float *ou
     const struct extent_rule rule = extent_rule_blocks(&of, s, rows, cols, group, 0);
     uint8_t *bytes = mem_new(s->bytes, 1, e);
     rc = bytes ? model_dir_read(m, s, 0, s->bytes, bytes, e) : ERR_MEMORY;
-    if (rc == 0 && !extent_rule_place(&rule, 0, bytes, s->bytes, (uint8_t *)out))
+    if (rc == 0 && !extent_rule_place(&rule, NULL, 0, bytes, s->bytes, (uint8_t *)out))
         rc = err_set(e, ERR_FORMAT, "%s: tensor %s: a scale is not finite", m->files[s->file].path, s->name);
     free(bytes);
     return rc;

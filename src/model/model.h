@@ -52,6 +52,13 @@ enum tensor_change {
     TENSOR_LOG             /* log(x) */
 };
 
+/* The number by which 8-bit scales are multiplied or divided when they are read, as float32 (nvfp4.h). The
+ * tensor's dtype and bytes are those of the float32 numbers; the file has a quarter of the bytes. */
+struct tensor_factor {
+    bool is_there, divides;
+    float by;
+};
+
 struct tensor {
     char *name;         /* canonical */
     const char *source; /* a GGUF file's name for it, in the memory of `name`; NULL: there is none */
@@ -68,6 +75,7 @@ struct tensor {
     uint64_t off, bytes;
     struct tensor_pieces pieces;
     enum tensor_change change;
+    struct tensor_factor factor;
 };
 
 /* Size of the blocks of weights that share a scale in a checkpoint with 8-bit floats (fp8.h); 0 in others. */
@@ -89,6 +97,7 @@ enum extent_change {
     EXTENT_CENTRED, /* BF16 scales of codes around 0 (packed.h); the slot has biases too */
     /* one scale for a block of rows and columns; the slot has float32 for each group of a row */
     EXTENT_BLOCKS,
+    EXTENT_FACTOR, /* 8-bit scales with a factor of the expert's own; the slot has float32 */
 };
 struct extent_rule {
     enum extent_change change;
@@ -109,6 +118,7 @@ struct extent {
     uint64_t at; /* its place in the expert's slot: bytes from the slot's start; unused with a rule */
     const struct extent_rule *rule; /* NULL: the slot gets the bytes as they are */
     uint64_t from;                  /* bytes of the run before this extent; used by a rule */
+    struct tensor_factor factor;    /* used by a rule */
 };
 enum { EXPERT_MAX_EXTENTS = 9 };
 

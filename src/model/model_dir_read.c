@@ -147,10 +147,11 @@ uint32_t model_dir_expert(const struct model_dir *m, uint32_t layer, uint32_t ex
         const struct expert_run *r = &p->runs[i];
         const struct extent_rule *rule = p->rules[i].change == EXTENT_SAME ? NULL : &p->rules[i];
         struct extent x = {
-            r->file + (expert + i) % p->n_parts, r->off + expert * r->stride, r->bytes, r->at, rule, 0};
+            r->file + (expert + i) % p->n_parts, r->off + expert * r->stride, r->bytes, r->at, rule, 0, {0}};
         if (p->spots[i]) {
             x.file = p->spots[i][expert].file;
             x.off = p->spots[i][expert].off;
+            x.factor = p->spots[i][expert].factor;
         }
         struct extent *last = n ? &out[n - 1] : NULL;
         if (last && !rule && !last->rule && last->file == x.file && last->off + last->bytes == x.off &&
@@ -176,7 +177,7 @@ static int read_by_rules(const struct model_dir *m, const struct extent *x, uint
             continue;
         uint8_t *bytes = mem_new(x[i].bytes, 1, e);
         rc = bytes ? file_read_at(f->fd, f->path, bytes, x[i].bytes, x[i].off, e) : ERR_MEMORY;
-        if (rc == 0 && !extent_rule_place(r, 0, bytes, x[i].bytes, slot))
+        if (rc == 0 && !extent_rule_place(r, &x[i].factor, 0, bytes, x[i].bytes, slot))
             rc = err_set(e, ERR_FORMAT, "%s: a scale at offset %" PRIu64 " is not finite", f->path, x[i].off);
         free(bytes);
         uint64_t from = size_max(at, r->at), to = size_min(at + n, r->end);

@@ -7,6 +7,8 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "model/nvfp4.h"
+#include "model/tensor.h"
 
 /* Bytes; pieces within a span of this size are fetched by one read. */
 enum { NEAR_BYTES = 32768 };
@@ -49,8 +51,8 @@ static int read_pieces(const struct open_file *f, const struct tensor *t, uint64
     return rc;
 }
 
-int model_file_read(const struct open_file *files, const struct tensor *t, uint64_t from, uint64_t n,
-                    void *dst, struct moeflux_err *e)
+static int read_as_is(const struct open_file *files, const struct tensor *t, uint64_t from, uint64_t n,
+                      void *dst, struct moeflux_err *e)
 {
     const struct open_file *f = &files[t->file];
     if (t->pieces.n_runs == 0)
@@ -59,4 +61,30 @@ int model_file_read(const struct open_file *files, const struct tensor *t, uint6
     for (uint64_t done = 0, some; rc == 0 && done < n; done += some)
         rc = read_pieces(f, t, from + done, n - done, (uint8_t *)dst + done, &some, e);
     return rc;
+}
+
+/* Reads 8-bit scales to the end of `dst`, as the tensor of bytes that the file has, and widens them. */
+static int read_scales(const struct open_file *files, const struct tensor *t, uint64_t from, uint64_t n,
+                       uint8_t *dst, struct moeflux_err *e)
+{
+    enum { WIDTH = sizeof(float) };
+    struct tensor in_file = *t;
+    in_file.pieces.period /= WIDTH;
+    for (uint32_t i = 0; i < t->pieces.n_runs; i++) {
+        in_file.pieces.runs[i].from /= WIDTH;
+        in_file.pieces.runs[i].bytes /= WIDTH;
+    }
+    uint8_t *codes = dst + (n - n / WIDTH);
+    int rc = read_as_is(files, &in_file, from / WIDTH, n / WIDTH, codes, e);
+    if (rc == 0 && !nvfp4_read_scales(&t->factor, codes, n / WIDTH, dst))
+        rc = err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", files[t->file].path,
+                     tensor_label(t));
+    return rc;
+}
+
+int model_file_read(const struct open_file *files, const struct tensor *t, uint64_t from, uint64_t n,
+                    void *dst, struct moeflux_err *e)
+{
+    return t->factor.is_there ? read_scales(files, t, from, n, dst, e)
+                              : read_as_is(files, t, from, n, dst, e);
 }

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/format.h"
 #include "base/json.h"
+#include "model/names.h"
 
 enum { MAX_BLOCK = 1 << 20 };
 
@@ -30,7 +31,7 @@ enum quant_mode quant_config_format_mode(uint32_t format)
     enum quant_mode mode = QUANT_AFFINE;
     for (enum quant_mode m = QUANT_MXFP4; m <= QUANT_NVFP4; m++)
         mode = modes[m].format == format ? m : mode;
-    return mode;
+    return format == FORMAT_NVFP4_F32 ? QUANT_NVFP4 : mode;
 }
 
 const char *quant_config_mode_name(enum quant_mode mode)
@@ -118,10 +119,61 @@ static int read_fp8(struct quant_config *q, struct json_view *v)
     return 0;
 }
 
+/* Checks the algorithm of ModelOpt. The tensors say which matrices have it: a module that is excluded has
+ * plain numbers. kv_cache_scheme is about caches of 8 bits, which --kv-type chooses here. */
+static int read_modelopt(struct quant_config *q, struct json_view *v)
+{
+    static const char *const known[] = {"NVFP4", "W4A16_NVFP4", "FP8", "MIXED_PRECISION"};
+    const char *name = json_view_text_or(v, "quant_algo", "none");
+    if (v->rc < 0)
+        return v->rc;
+    bool is_known = false;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        is_known = is_known || !strcmp(name, known[i]);
+    if (!is_known)
+        return err_set(
+            v->e, ERR_UNSUPPORTED,
+            "%s: modelopt: quant_algo is %.32s, expected NVFP4, W4A16_NVFP4, FP8 or MIXED_PRECISION",
+            v->where, name);
+    if (names_ends_with(name, "NVFP4"))
+        q->expert_format = FORMAT_NVFP4_F32;
+    return 0;
+}
+
+/* Checks that all groups of compressed-tensors' nvfp4-pack-quantized have the one form that nvfp4.h reads. */
+static int read_nvfp4(struct quant_config *q, struct json_view *v)
+{
+    const json_t *transform = json_view_get(v, "transform_config");
+    const json_t *groups = json_view_object(v, "config_groups"), *group;
+    const char *key;
+    q->expert_format = FORMAT_NVFP4_F32;
+    if (v->rc == 0 && json_object_size(transform) > 0)
+        return err_set(v->e, ERR_UNSUPPORTED,
+                       "%s: compressed-tensors: a transform_config, expected weights without transforms",
+                       v->where);
+    json_object_foreach((json_t *)(uintptr_t)groups, key, group)
+    {
+        struct json_view w = json_view_of(json_object_get(group, "weights"), v->where, v->e);
+        const char *type = json_view_text_or(&w, "type", "none");
+        uint32_t bits = json_view_u32_or(&w, "num_bits", 0, 1, 64),
+                 size = json_view_u32_or(&w, "group_size", 0, 1, 1 << 20);
+        if (w.rc < 0)
+            return w.rc;
+        if (strcmp(type, "float") != 0 || bits != 4 || size != 16)
+            return err_set(v->e, ERR_UNSUPPORTED,
+                           "%s: compressed-tensors: %s: type %.32s, %u bits, group of %u; expected float, 4 "
+                           "bits, group of 16 for nvfp4-pack-quantized",
+                           v->where, key, type, bits, size);
+    }
+    return v->rc;
+}
+
 /* Reads the one group of compressed-tensors: whole numbers of 4 bits around 0, with a scale for each group of
  * columns. */
 static int read_packed(struct quant_config *q, struct json_view *v)
 {
+    if (json_is_text(json_view_get(v, "format"), "nvfp4-pack-quantized"))
+        return read_nvfp4(q, v);
     const json_t *groups = json_view_object(v, "config_groups");
     const json_t *group = json_object_iter_value(json_object_iter((json_t *)(uintptr_t)groups));
     struct json_view w = json_view_of(json_object_get(group, "weights"), v->where, v->e);
@@ -144,7 +196,8 @@ static int read_packed(struct quant_config *q, struct json_view *v)
     return err_set(
         v->e, ERR_UNSUPPORTED,
         "%s: compressed-tensors: format %.32s, %zu config_groups, type %.32s, %u bits, %s, strategy "
-        "%.32s of %u; expected pack-quantized, one group, int, 4 bits, symmetric, group of 32, 64 or "
+        "%.32s of %u; expected nvfp4-pack-quantized, or pack-quantized, one group, int, 4 bits, symmetric, "
+        "group of 32, 64 or "
         "128, without actorder and input_activations",
         v->where, format, json_object_size(groups), type, bits, is_symmetric ? "symmetric" : "not symmetric",
         strategy, size);
@@ -171,12 +224,16 @@ int quant_config_read(struct quant_config *q, const struct json_t *root, const c
         return read_fp8(q, &v);
     if (method && !strcmp(method, "compressed-tensors"))
         return read_packed(q, &v);
+    if (method && !strcmp(method, "modelopt"))
+        return read_modelopt(q, &v);
     bool is_mxfp4 = method && !strcmp(method, quant_config_mode_name(QUANT_MXFP4));
     /* MLX writes no quant_method. The blocks of gptq and awq have bits and group_size, too. */
     if (method && !is_mxfp4)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: quantization method %s, expected MLX's, fp8, mxfp4, compressed-tensors or none",
-                       where, method);
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "%s: quantization method %s, expected MLX's, fp8, mxfp4, modelopt, compressed-tensors or "
+            "none",
+            where, method);
     if (is_mxfp4 && !json_view_get(&v, "group_size")) {
         q->expert_format = FORMAT_MXFP4;
         return 0;

@@ -25,7 +25,7 @@ struct quant_config {
     struct quant_entry rest;    /* applies to tensors without an entry */
     struct fp8_blocks fp8;      /* block of one scale; zero: not a checkpoint with 8-bit floats */
     /* FORMAT_* of the experts if they alone are quantised, as in gpt-oss (mxfp4) and Kimi-K2.5 (4 bits) as
-     * published; else FORMAT_NONE */
+     * published, or if the tensors say what else is (nvfp4.h); else FORMAT_NONE */
     uint32_t expert_format;
     bool is_packed; /* expert_format is in the form of packed.h */
 };
@@ -44,7 +44,7 @@ int quant_config_entry(const struct json_t *object, uint32_t bits, const char *w
                        struct quant_entry *out, struct moeflux_err *e);
 
 /* Finds `quantization` or `quantization_config`. ERR_UNSUPPORTED: a scheme other than MLX's and block-wise
- * fp8, and those of expert_format. */
+ * fp8, ModelOpt's, and those of expert_format. */
 int quant_config_read(struct quant_config *q, const struct json_t *root, const char *where,
                       struct moeflux_err *e);
 

@@ -503,7 +503,8 @@ const uint32_t kt_formats[KT_N_FORMATS] = {FORMAT_Q4,
                                            FORMAT_Q8 + FORMAT_GROUP_32,
                                            FORMAT_Q8 + FORMAT_SCALE_F32,
                                            FORMAT_FP8,
-                                           FORMAT_FP8_32};
+                                           FORMAT_FP8_32,
+                                           FORMAT_NVFP4_F32};
 
 const char *kt_format_name(uint32_t format)
 {

@@ -148,7 +148,7 @@ double kt_product_bound(const struct kernel_test *l, uint32_t n, uint32_t from);
 bool kt_has_kernels(const struct kernel_test *l);
 /* Every kind of format, and unusual groups and scales. The first KT_N_KINDS differ in their codes, the others
  * in groups and scales only. */
-enum { KT_N_KINDS = 12, KT_N_FORMATS = 22 };
+enum { KT_N_KINDS = 12, KT_N_FORMATS = 23 };
 extern const uint32_t kt_formats[KT_N_FORMATS];
 /* Returns a format's name for a report; "MXFP4 block" is not "MXFP4". */
 const char *kt_format_name(uint32_t format);

@@ -89,6 +89,12 @@ static void write_models(struct seeds *s)
              "{\"quantization\":{\"group_size\":32,\"bits\":4,\"mode\":\"mxfp4\","
              "\"language_model.model.layers.0.mlp.gate\":{\"group_size\":16,\"bits\":4,\"mode\":\"nvfp4\"},"
              "\"lm_head\":false,\"x\":{\"bits\":8,\"mode\":\"mxfp8\",\"global_scale\":true}}}");
+    put_text(s, "config",
+             "{\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\"}}");
+    put_text(s, "config",
+             "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"transform_config\":{},"
+             "\"format\":\"nvfp4-pack-quantized\",\"config_groups\":{\"g\":{\"weights\":{"
+             "\"type\":\"float\",\"num_bits\":4,\"group_size\":16}}}}}");
     put(s, "safetensors", "#", "\x02\0\0\0\0\0\0\0{}", 10);
     const char *packed = small_model_make(target_new_dir("seed-model"), 9);
     put_file(s, "config", "", tmp_tree_path(packed, "config.json"));

@@ -202,6 +202,80 @@ static void emit_blocks(struct publisher *p, const char *name, uint64_t rows, ui
     free(codes);
 }
 
+/* Returns the E2M1 number that is nearest to x. */
+static uint8_t nearest_small(float x)
+{
+    uint8_t best = 0;
+    for (uint8_t i = 1; i < 16; i++)
+        best = fabsf(e2m1_to_float(i) - x) < fabsf(e2m1_to_float(best) - x) ? i : best;
+    return best;
+}
+
+static void add_bytes(struct publisher *p, const char *base, const char *tail, const char *dtype,
+                      const char *shape, const void *bytes, uint64_t n)
+{
+    char name[NAME + 80];
+    uint32_t shard = p->form.sharded ? p->n++ % SHARDS : 0;
+    snprintf(name, sizeof name, "%s%s", base, tail);
+    st_writer_add(&p->shards[shard], name, dtype, shape, bytes, n);
+    add_to_map(p, name, shard);
+}
+
+/* Writes the tensors of a module, with those that say how its input and a cache of 8 bits are scaled. */
+static void add_nvfp4(struct publisher *p, const char *name, uint64_t rows, uint64_t cols,
+                      const uint8_t *codes, const uint8_t *scales, float factor)
+{
+    char base[NAME + 64], shape[64];
+    bool is_modelopt = p->form.nvfp4 == PUBLISH_MODELOPT;
+    const float other = 3;
+    snprintf(base, sizeof base, "%.*s", (int)(strlen(name) - strlen(".weight")), name);
+    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)rows, (unsigned)cols / 2);
+    add_bytes(p, base, is_modelopt ? ".weight" : ".weight_packed", "U8", shape, codes, rows * cols / 2);
+    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)rows, (unsigned)cols / 16);
+    add_bytes(p, base, ".weight_scale", "F8_E4M3", shape, scales, rows * cols / 16);
+    add_bytes(p, base, is_modelopt ? ".weight_scale_2" : ".weight_global_scale", "F32",
+              is_modelopt ? "[]" : "[1]", &factor, sizeof factor);
+    add_bytes(p, base, is_modelopt ? ".input_scale" : ".input_global_scale", "F32", "[1]", &other,
+              sizeof other);
+    if (strstr(base, "k_proj"))
+        add_bytes(p, base, ".k_scale", "F32", "[]", &other, sizeof other);
+}
+
+/* Writes a matrix in NVFP4, or as the numbers that it stands for. */
+static void emit_nvfp4(struct publisher *p, const char *name, uint64_t rows, uint64_t cols, const float *x)
+{
+    bool is_modelopt = p->form.nvfp4 == PUBLISH_MODELOPT;
+    uint8_t *codes = calloc(rows * cols, 1), *scales = malloc(rows * cols / 16);
+    float *numbers = malloc(rows * cols * sizeof *numbers), most = 1e-6F;
+    char shape[64];
+    assert_true(codes && scales && numbers);
+    for (uint64_t i = 0; i < rows * cols; i++)
+        most = fmaxf(most, fabsf(x[i]));
+    const float factor = is_modelopt ? most / (448 * 6) : 448 * 6 / most;
+    for (uint64_t g = 0; g < rows * cols / 16; g++) {
+        float largest = 0;
+        for (uint64_t i = 16 * g; i < 16 * (g + 1); i++)
+            largest = fmaxf(largest, fabsf(x[i]));
+        scales[g] = nearest_code(is_modelopt ? largest / 6 / factor : largest / 6 * factor);
+        scales[g] = scales[g] ? scales[g] : 1;
+        float scale = e4m3_to_float(scales[g]);
+        scale = is_modelopt ? scale * factor : scale / factor;
+        for (uint64_t i = 16 * g; i < 16 * (g + 1); i++) {
+            uint8_t code = nearest_small(x[i] / scale);
+            codes[i / 2] |= (uint8_t)(code << i % 2 * 4);
+            numbers[i] = e2m1_to_float(code) * scale;
+        }
+    }
+    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)rows, (unsigned)cols);
+    if (p->form.widened)
+        emit(p, name, "F32", shape, numbers, rows * cols);
+    else
+        add_nvfp4(p, name, rows, cols, codes, scales, factor);
+    free(codes);
+    free(scales);
+    free(numbers);
+}
+
 /* Writes a matrix. Embeddings and routers stay as they are. */
 static void emit_matrix(struct publisher *p, const char *name, uint64_t rows, uint64_t cols, const float *x)
 {
@@ -211,7 +285,10 @@ static void emit_matrix(struct publisher *p, const char *name, uint64_t rows, ui
                  names_ends_with(name, "_expert_gate.weight") || strstr(name, "in_proj_b") ||
                  strstr(name, "in_proj_a") || strstr(name, "kv_b_proj");
     snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)rows, (unsigned)cols);
-    if (p->form.block && !stays)
+    bool is_nvfp4 = p->form.nvfp4 && !stays && cols % 64 == 0;
+    if (is_nvfp4 && (!p->form.block || strstr(name, ".experts.")))
+        emit_nvfp4(p, name, rows, cols, x);
+    else if (p->form.block && !stays)
         emit_blocks(p, name, rows, cols, x);
     else
         emit(p, name, p->form.dtype, shape, x, rows * cols);
@@ -326,7 +403,16 @@ static void finish(struct publisher *p, const char *to, json_t *config)
 {
     json_object_del(config, "quantization");
     json_object_del(config, "quantization_config");
-    if (p->form.block && !p->form.widened && p->form.scales == PUBLISH_FOR_BLOCKS)
+    if (p->form.nvfp4 && !p->form.widened)
+        json_object_set_new(config, "quantization_config",
+                            p->form.nvfp4 == PUBLISH_MODELOPT
+                                ? json_pack("{s:s, s:s, s:[s]}", "quant_method", "modelopt", "quant_algo",
+                                            p->form.block ? "MIXED_PRECISION" : "NVFP4", "ignore", "lm_head")
+                                : json_pack("{s:s, s:s, s:{s:{s:{s:s, s:i, s:i}}}}", "quant_method",
+                                            "compressed-tensors", "format", "nvfp4-pack-quantized",
+                                            "config_groups", "group_0", "weights", "type", "float",
+                                            "num_bits", 4, "group_size", 16));
+    else if (p->form.block && !p->form.widened && p->form.scales == PUBLISH_FOR_BLOCKS)
         json_object_set_new(config, "quantization_config",
                             json_pack("{s:s, s:s, s:[i, i]}", "quant_method", "fp8", "fmt", "e4m3",
                                       "weight_block_size", (int)p->form.block, (int)p->form.block));

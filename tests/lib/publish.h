@@ -10,6 +10,9 @@ enum publish_scales {
     PUBLISH_FOR_ALL     /* weight_scale, one; config.json says nothing */
 };
 
+/* Whose names and whose last factor matrices in NVFP4 have. */
+enum publish_nvfp4 { PUBLISH_NO_NVFP4, PUBLISH_MODELOPT, PUBLISH_COMPRESSED };
+
 struct publish_form {
     const char *dtype; /* the matrices' dtype: "F32", "F16" or "BF16" */
     bool fused;        /* experts are stacks with gate above up; false: tensors of one expert each */
@@ -21,6 +24,9 @@ struct publish_form {
     enum publish_scales scales;
     const char *scale_dtype; /* "F32", "BF16" or "F8_E8M0"; NULL: F32 */
     bool widened;
+    /* Matrices with whole groups of 64 columns become NVFP4, or with `widened` the numbers that it stands
+     * for; with `block`, too, only the experts' do. */
+    enum publish_nvfp4 nvfp4;
 };
 
 /* Writes the checkpoint in `from`, quantised by MLX or not, to the new directory `to`. Numbers must fit the

@@ -557,8 +557,9 @@ static void sources_that_cannot_be_converted_are_refused(void **state)
         src, "config.json", "\"hidden_act\"",
         "\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4, \"group_size\": 128, "
         "\"desc_act\": false, \"sym\": true}, \"hidden_act\"");
-    expect_refused(src, dst, ERR_UNSUPPORTED,
-                   "quantization method gptq, expected MLX's, fp8, mxfp4, compressed-tensors or none");
+    expect_refused(
+        src, dst, ERR_UNSUPPORTED,
+        "quantization method gptq, expected MLX's, fp8, mxfp4, modelopt, compressed-tensors or none");
     tmp_tree_replace(src, "config.json", "\"gptq\"", "\"awq\"");
     expect_refused(src, dst, ERR_UNSUPPORTED, "quantization method awq");
     tmp_tree_replace(src, "config.json", ", \"group_size\": 128", "");

@@ -109,9 +109,9 @@ static void every_format_has_the_values_of_mlx(void **state)
     for (uint32_t i = 0; i < FORMAT_END; i++) {
         const struct format *f = format_of(i);
         char key[48], mode[16] = "affine";
-        /* test_published.c and test_fp8.c have the values of published 8-bit floats. */
-        bool is_of_mlx =
-            f->scheme != SCHEME_PLAIN && f->scheme != SCHEME_BLOCK && i != FORMAT_FP8 && i != FORMAT_FP8_32;
+        /* test_published.c, test_fp8.c and test_nvfp4.c have the values of published checkpoints. */
+        bool is_published = i == FORMAT_FP8 || i == FORMAT_FP8_32 || i == FORMAT_NVFP4_F32;
+        bool is_of_mlx = f->scheme != SCHEME_PLAIN && f->scheme != SCHEME_BLOCK && !is_published;
         if (f->bits == 0 || !is_of_mlx)
             continue;
         for (enum quant_mode m = QUANT_MXFP4; m <= QUANT_NVFP4; m++)

@@ -152,7 +152,8 @@ static void other_schemes_are_refused(void **state)
         {"\"actorder\": null", "\"actorder\": \"group\"", "without actorder"},
         {"\"input_activations\": null", "\"input_activations\": {}", "and input_activations"},
         {"\"pack-quantized\"", "\"naive-quantized\"", "format naive-quantized"},
-        {"\"compressed-tensors\"", "\"awq\"", "expected MLX's, fp8, mxfp4, compressed-tensors or none"},
+        {"\"compressed-tensors\"", "\"awq\"",
+         "expected MLX's, fp8, mxfp4, modelopt, compressed-tensors or none"},
     };
     (void)state;
     struct convert_result r;

@@ -41,7 +41,7 @@ static const char *name_of(const struct model_dir *d, uint32_t format, char out[
     }
     snprintf(out, NAME, "%s", f->name);
     for (char *c = out; *c && f->scheme != SCHEME_BLOCK; c++) /* ggml's own names stay */
-        *c = (char)tolower((unsigned char)*c);
+        *c = *c == '_' ? ' ' : (char)tolower((unsigned char)*c);
     return out;
 }
 
@@ -63,9 +63,12 @@ static void add_layers(const struct model_dir *d, char *out, size_t n, const cha
             add(out, n, ", %s%s in %" PRIu64 " of %u layers", what, name_of(d, i, name), layers[i], n_layers);
 }
 
-/* The two formats of 8-bit floats differ in memory only. */
-static uint32_t format_on_disk(uint32_t format)
+/* The two formats of 8-bit floats differ in memory only, and so do those of NVFP4 (nvfp4.h) unless they were
+ * converted. */
+static uint32_t format_on_disk(const struct model_dir *d, uint32_t format)
 {
+    if (format == FORMAT_NVFP4_F32 && !d->packed)
+        return FORMAT_NVFP4;
     return format == FORMAT_FP8_32 ? FORMAT_FP8 : format;
 }
 
@@ -79,9 +82,9 @@ void format_text_experts(const struct model_dir *d, char *out, size_t n)
         if (!config_has_experts(&d->config, i))
             continue;
         n_layers++;
-        uint32_t up_format = format_on_disk(f->up), down_format = format_on_disk(f->down);
+        uint32_t up_format = format_on_disk(d, f->up), down_format = format_on_disk(d, f->down);
         up[up_format]++;
-        gate[f->gate] += f->gate != f->up;
+        gate[format_on_disk(d, f->gate)] += f->gate != f->up;
         down[down_format] += down_format != up_format;
     }
     uint32_t usual = largest(up);
@@ -101,7 +104,7 @@ void format_text_dense(const struct model_dir *d, char *out, size_t n)
         uint32_t format = t->dtype == DTYPE_F8_E4M3 ? FORMAT_FP8 : tensor_format(t);
         if (expert_tensors_has(t->name) || fp8_is_scales(t) || format == FORMAT_NONE)
             continue;
-        bytes[format] += t->bytes;
+        bytes[format_on_disk(d, format)] += t->bytes;
         all += t->bytes;
     }
     out[0] = '\0';

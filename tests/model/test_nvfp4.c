@@ -1,0 +1,370 @@
+/* Checkpoints in NVFP4 as ModelOpt and compressed-tensors publish them: as they lie, converted, and what is
+ * refused.
+ *
+ * suites: nightly vulkan cpu asan-nightly */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/f16.h"
+#include "base/format.h"
+#include "check.h"
+#include "convert/convert.h"
+#include "device.h"
+#include "model/model_dir_find.h"
+#include "model/model_dir_read.h"
+#include "model/nvfp4.h"
+#include "model_dirs.h"
+#include "publish.h"
+#include "sequence.h"
+#include "st_writer.h"
+#include "tmp_tree.h"
+
+enum { CONTEXT = 400, TOKENS = 90, CHUNK = 64, MOST_VOCAB = 2048 };
+
+static const char *publish(const char *tmp, const char *name, const char *model,
+                           const struct publish_form *form)
+{
+    char from[96];
+    snprintf(from, sizeof from, "tests/models/%s", model);
+    const char *out = tmp_tree_path(tmp, name);
+    publish_model(from, out, form);
+    return out;
+}
+
+/* The logits after a prompt, and after some tokens: two rows. */
+static void run(const char *dir, const char *device, uint32_t chunk, uint32_t n_slots,
+                float logits[2 * MOST_VOCAB])
+{
+    int32_t ids[TOKENS];
+    struct sequence q = sequence_open(dir, device, chunk, n_slots, CONTEXT);
+    assert_true(q.vocab <= MOST_VOCAB);
+    sequence_ids(&q, 1, ids, TOKENS);
+    memset(logits, 0, 2 * MOST_VOCAB * sizeof *logits);
+    sequence_eval(&q, ids, TOKENS, logits);
+    for (int i = 0; i < 3; i++)
+        sequence_eval(&q, ids + i, 1, logits + MOST_VOCAB);
+    sequence_close(&q);
+}
+
+static float largest_difference(const float *a, const float *b)
+{
+    float worst = 0;
+    for (int i = 0; i < 2 * MOST_VOCAB; i++) {
+        float d = fabsf(a[i] - b[i]);
+        assert_true(d == d);
+        worst = fmaxf(worst, d);
+    }
+    return worst;
+}
+
+/* --- numbers --- */
+
+/* Every code of a scale, multiplied and divided. */
+static void scales_are_those_of_the_libraries(void **state)
+{
+    (void)state;
+    uint8_t codes[256], out[256 * sizeof(float)];
+    for (int i = 0; i < 256; i++)
+        codes[i] = (uint8_t)i;
+    for (int divides = 0; divides < 2; divides++) {
+        const struct tensor_factor f = {true, divides, 0.0137F};
+        assert_false(nvfp4_read_scales(&f, codes, 256, out)); /* 0x7f and 0xff are NaN */
+        codes[0x7f] = codes[0xff] = 1;
+        uint8_t *at_end = out + 3 * sizeof codes;
+        memcpy(at_end, codes, sizeof codes);
+        assert_true(nvfp4_read_scales(&f, at_end, 256, out));
+        for (int i = 0; i < 256; i++) {
+            float x, scale = e4m3_to_float(codes[i]);
+            memcpy(&x, out + (size_t)i * sizeof x, sizeof x);
+            assert_true(x == (divides ? scale / f.by : scale * f.by));
+        }
+        codes[0x7f] = 0x7f;
+        codes[0xff] = 0xff;
+    }
+}
+
+/* --- models --- */
+
+static const struct {
+    const char *model;
+    struct publish_form form;
+} models[] = {
+    {"qwen3-odd/mlx", {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT, .sharded = true}},
+    {"qwen3-odd/mlx", {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED}},
+    {"deepseek-odd/mlx", {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT}},
+    {"qwen-odd/mlx", {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED, .less_one = true}},
+    {"families/minimax-odd", {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT, .sharded = true}},
+    {"families/next-odd", {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT, .less_one = true}}, /* in_proj_qkvz */
+    {"families/glm-odd", {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED}},
+    /* The rest has 8-bit floats: quant_algo MIXED_PRECISION. */
+    {"qwen3-odd/mlx", {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT, .block = 1, .scales = PUBLISH_FOR_ALL}},
+};
+
+/* Codes with their scales and factors give what the numbers that they stand for give. */
+static void codes_give_what_their_numbers_give(const char *device, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        char *tmp = tmp_tree_new();
+        static float a[2 * MOST_VOCAB], b[2 * MOST_VOCAB], c[2 * MOST_VOCAB];
+        struct publish_form form = models[i].form;
+        const char *codes = publish(tmp, "codes", models[i].model, &form);
+        form.widened = true;
+        const char *numbers = publish(tmp, "numbers", models[i].model, &form);
+        run(numbers, "reference", CHUNK, 0, a);
+        run(codes, device, CHUNK, 0, b);
+        printf("%zu. %s: %.1e\n", i, models[i].model, (double)largest_difference(a, b));
+        assert_true(largest_difference(a, b) < 1e-4F);
+        run(codes, device, CHUNK, 5, c);
+        assert_memory_equal(b, c, sizeof b);
+        tmp_tree_remove(tmp);
+    }
+}
+
+static void nvfp4_agrees_with_its_numbers(void **state)
+{
+    (void)state;
+    codes_give_what_their_numbers_give(NULL, device_is_software() ? 1 : sizeof models / sizeof *models);
+}
+
+static void nvfp4_agrees_with_its_numbers_on_the_reference_backend(void **state)
+{
+    (void)state;
+    codes_give_what_their_numbers_give("reference", sizeof models / sizeof *models);
+}
+
+static void a_converted_copy_has_the_same_logits(void **state)
+{
+    (void)state;
+    for (enum publish_nvfp4 how = PUBLISH_MODELOPT; how <= PUBLISH_COMPRESSED; how++) {
+        char *tmp = tmp_tree_new();
+        static float a[2 * MOST_VOCAB], b[2 * MOST_VOCAB];
+        struct convert_result r;
+        struct moeflux_err e = {0};
+        const struct publish_form form = {.dtype = "F32", .nvfp4 = how};
+        const char *dir = publish(tmp, "codes", "qwen3-odd/mlx", &form), *copy = tmp_tree_path(tmp, "copy");
+        const struct convert_options o = {.src = dir, .dst = copy, .verify = true};
+        check_ok(convert_run(&o, &r, &e), &e);
+        run(dir, NULL, CHUNK, 0, a);
+        run(copy, NULL, CHUNK, 0, b);
+        assert_memory_equal(a, b, sizeof a);
+        struct moeflux_needs needs;
+        check_ok(moeflux_get_needs(dir, &needs, &e), &e);
+        assert_string_equal(needs.expert_formats, "nvfp4");
+        assert_non_null(strstr(needs.dense_formats, "nvfp4 "));
+        check_ok(moeflux_get_needs(copy, &needs, &e), &e);
+        assert_string_equal(needs.expert_formats, "nvfp4 f32");
+        tmp_tree_remove(tmp);
+    }
+}
+
+static void conversion_takes_fewer_bits(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct convert_result r;
+    struct moeflux_err e = {0};
+    const struct publish_form form = {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT};
+    const char *dir = publish(tmp, "codes", "qwen3-odd/mlx", &form), *copy = tmp_tree_path(tmp, "copy");
+    const struct convert_options o = {.src = dir, .dst = copy, .settings = {.bits = 4, .expert_bits = 3}};
+    check_ok(convert_run(&o, &r, &e), &e);
+    struct model_dir m = model_dirs_open(copy);
+    assert_int_equal(m.experts[0].formats.up, format_find_affine(3, 64, SCALE_BF16));
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+/* A published expert is read as long as its file's bytes: a scale of 16 columns is one byte. */
+static void bytes_are_counted_as_they_lie(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const struct publish_form form = {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT};
+    struct model_dir m = model_dirs_open(publish(tmp, "codes", "qwen3-odd/mlx", &form));
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < m.config.n_layers; i++)
+        if (config_has_experts(&m.config, i))
+            n += 3ull * m.config.moe_inner * m.config.hidden * m.config.n_experts;
+    assert_int_equal(m.experts[0].formats.up, FORMAT_NVFP4_F32);
+    assert_int_equal(m.expert_bytes, n / 2 + n / 16);
+    assert_null(model_dir_find(&m, "model.layers.0.self_attn.k_proj.k_scale"));
+    assert_null(model_dir_find(&m, "model.layers.0.self_attn.q_proj.input_scale"));
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+/* --- what is refused --- */
+
+static void refuse(const char *from, const char *file, const char *old, const char *with, int code,
+                   const char *text)
+{
+    char *tmp = tmp_tree_new();
+    const char *dir = tmp_tree_path(tmp, "model");
+    tmp_tree_copy(from, dir);
+    tmp_tree_replace(dir, file, old, with);
+    model_dirs_refuse(dir, code, text);
+    tmp_tree_remove(tmp);
+}
+
+static void a_module_that_lacks_something_is_refused(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    static const char FILE_NAME[] = "model.safetensors";
+    struct publish_form form = {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT};
+    const char *modelopt = publish(tmp, "a", "qwen3-odd/mlx", &form);
+    form.nvfp4 = PUBLISH_COMPRESSED;
+    const char *packed = publish(tmp, "b", "qwen3-odd/mlx", &form);
+    refuse(modelopt, FILE_NAME, "experts.3.up_proj.weight_scale_2\"", "experts.3.up_proj.weight_skale_2\"",
+           ERR_FORMAT,
+           "experts.3.up_proj.weight is U8, but there is no "
+           "model.layers.0.mlp.experts.3.up_proj.weight_scale_2");
+    refuse(modelopt, FILE_NAME, "experts.3.up_proj.weight_scale\"", "experts.3.up_proj.weight_skale\"",
+           ERR_FORMAT, "experts.3.up_proj.weight_scale");
+    refuse(packed, FILE_NAME, "q_proj.weight_global_scale\"", "q_proj.weight_global_skale\"", ERR_FORMAT,
+           "q_proj.weight_packed is U8, but there is no model.layers.0.self_attn.q_proj.weight_global_scale");
+    tmp_tree_remove(tmp);
+}
+
+static enum { TWO_FACTORS, OTHER_DTYPE, OTHER_SHAPE, NOT_FINITE, ALSO_SCALED, NAN_SCALE } change;
+
+static void make_change(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    static const float zeros[1024];
+    const float infinite = INFINITY;
+    char name[128];
+    const char *q = t ? strstr(t->name, "layers.0.self_attn.q_proj.") : NULL;
+    const char *tail = q ? q + strlen("layers.0.self_attn.q_proj.") : "";
+    bool is_scales = !strcmp(tail, "weight_scale"), is_factor = !strcmp(tail, "weight_scale_2");
+    if (!t)
+        return;
+    if (is_factor && change == NOT_FINITE)
+        st_writer_add(w, t->name, "F32", "[1]", &infinite, sizeof infinite);
+    else if (is_factor && change == OTHER_DTYPE)
+        st_writer_add(w, t->name, "BF16", "[1]", zeros, 2);
+    else if (is_scales && change == OTHER_SHAPE)
+        st_writer_add(w, t->name, "F8_E4M3", "[2, 8]", zeros, 16);
+    else if (is_scales && change == NAN_SCALE) {
+        uint8_t *other = malloc(t->bytes);
+        assert_non_null(other);
+        memcpy(other, bytes, t->bytes);
+        other[t->bytes / 2] = 0x7f;
+        st_writer_add_like(w, t->name, t, other);
+        free(other);
+    } else
+        st_writer_add_like(w, t->name, t, bytes);
+    if (is_factor && (change == TWO_FACTORS || change == ALSO_SCALED)) {
+        snprintf(name, sizeof name, "%.*s%s", (int)(strlen(t->name) - strlen("weight_scale_2")), t->name,
+                 change == TWO_FACTORS ? "weight_global_scale" : "pre_quant_scale");
+        st_writer_add(w, name, "F32", "[1]", zeros, sizeof *zeros);
+    }
+}
+
+static void a_module_of_another_form_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        int change, code;
+        const char *text;
+    } cases[] = {
+        {TWO_FACTORS, ERR_FORMAT, "q_proj.weight_global_scale: expected .weight_scale_2 for "},
+        {OTHER_DTYPE, ERR_FORMAT, "q_proj.weight_scale_2: BF16, expected F32, one number"},
+        {OTHER_SHAPE, ERR_FORMAT,
+         "q_proj.weight_scale: shape [2, 8], expected two dimensions and a scale for"},
+        {NOT_FINITE, ERR_FORMAT, "q_proj.weight_scale_2: inf, expected a finite number"},
+        {ALSO_SCALED, ERR_UNSUPPORTED, "q_proj.pre_quant_scale: expected NVFP4 without it"},
+    };
+    char *tmp = tmp_tree_new();
+    const struct publish_form form = {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT};
+    const char *dir = publish(tmp, "a", "qwen3-odd/mlx", &form);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char name[16];
+        change = cases[i].change;
+        snprintf(name, sizeof name, "changed-%zu", i);
+        st_writer_rewrite(dir, tmp_tree_path(tmp, name), make_change);
+        model_dirs_refuse(tmp_tree_path(tmp, name), cases[i].code, cases[i].text);
+    }
+    tmp_tree_remove(tmp);
+}
+
+static void a_scale_that_is_no_number_is_found_when_it_is_read(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct moeflux_err e = {0};
+    const struct publish_form form = {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT};
+    const char *dir = publish(tmp, "a", "qwen3-odd/mlx", &form), *changed = tmp_tree_path(tmp, "b");
+    change = NAN_SCALE;
+    st_writer_rewrite(dir, changed, make_change);
+    struct model_dir m = model_dirs_open(changed);
+    const struct tensor *t = model_dir_find(&m, "model.layers.0.self_attn.q_proj.scales");
+    assert_non_null(t);
+    uint8_t *to = malloc(t->bytes);
+    assert_non_null(to);
+    assert_int_equal(model_dir_read(&m, t, 0, t->bytes, to, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "q_proj.scales: a value is not finite"));
+    free(to);
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+static void configurations_of_other_algorithms_are_refused(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct publish_form form = {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT};
+    const char *modelopt = publish(tmp, "a", "qwen3-odd/mlx", &form);
+    form.nvfp4 = PUBLISH_COMPRESSED;
+    const char *packed = publish(tmp, "b", "qwen3-odd/mlx", &form);
+    refuse(modelopt, "config.json", "\"NVFP4\"", "\"NVFP4_AWQ\"", ERR_UNSUPPORTED,
+           "quant_algo is NVFP4_AWQ, expected NVFP4, W4A16_NVFP4, FP8 or MIXED_PRECISION");
+    refuse(modelopt, "config.json", "\"quant_algo\"", "\"quant_argo\"", ERR_UNSUPPORTED,
+           "quant_algo is none");
+    refuse(packed, "config.json", "\"group_size\": 16", "\"group_size\": 32", ERR_UNSUPPORTED,
+           "group_0: type float, 4 bits, group of 32; expected float, 4 bits, group of 16");
+    refuse(packed, "config.json", "\"config_groups\"", "\"transform_config\": {\"u\": 1}, \"config_groups\"",
+           ERR_UNSUPPORTED, "a transform_config");
+    refuse(packed, "config.json", "nvfp4-pack-quantized", "mxfp4-pack-quantized", ERR_UNSUPPORTED,
+           "format mxfp4-pack-quantized");
+    tmp_tree_remove(tmp);
+}
+
+/* Early checkpoints of ModelOpt say it in hf_quant_config.json alone; the tensors say it, too. */
+static void the_configuration_may_say_nothing(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    static float a[2 * MOST_VOCAB], b[2 * MOST_VOCAB];
+    const struct publish_form form = {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT};
+    const char *dir = publish(tmp, "a", "qwen3-odd/mlx", &form);
+    run(dir, NULL, CHUNK, 0, a);
+    tmp_tree_replace(dir, "config.json", "\"quantization_config\"", "\"of_another_file\"");
+    run(dir, NULL, CHUNK, 0, b);
+    assert_memory_equal(a, b, sizeof a);
+    tmp_tree_remove(tmp);
+}
+
+int main(void)
+{
+    const struct CMUnitTest everywhere[] = {
+        cmocka_unit_test(scales_are_those_of_the_libraries),
+    };
+    const struct CMUnitTest on_vulkan[] = {
+        cmocka_unit_test(nvfp4_agrees_with_its_numbers),
+    };
+    const struct CMUnitTest on_hosts[] = {
+        cmocka_unit_test(nvfp4_agrees_with_its_numbers),
+        cmocka_unit_test(nvfp4_agrees_with_its_numbers_on_the_reference_backend),
+        cmocka_unit_test(a_converted_copy_has_the_same_logits),
+        cmocka_unit_test(conversion_takes_fewer_bits),
+        cmocka_unit_test(bytes_are_counted_as_they_lie),
+        cmocka_unit_test(a_module_that_lacks_something_is_refused),
+        cmocka_unit_test(a_module_of_another_form_is_refused),
+        cmocka_unit_test(a_scale_that_is_no_number_is_found_when_it_is_read),
+        cmocka_unit_test(configurations_of_other_algorithms_are_refused),
+        cmocka_unit_test(the_configuration_may_say_nothing),
+    };
+    return device_run_tests(everywhere, on_vulkan, on_hosts);
+}
