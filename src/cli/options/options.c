@@ -97,12 +97,13 @@ static const char LOG_LEVEL[] = "error, warn or info";
     INT(NULL, "think-budget", "N", think_budget, 0, MAX_TOKENS, "end the thinking after N tokens")
 
 /* How an answer is chosen. */
-#define SAMPLER_REAL(f, name, flags, value, lo, hi, help) REAL(NULL, flags, value, sampling.f, help),
-#define SAMPLER_WHOLE(f, name, flags, value, lo, hi, all, help) \
+#define SAMPLER_REAL_FLAG(f, name, flags, value, lo, hi, help) REAL(NULL, flags, value, sampling.f, help),
+#define SAMPLER_WHOLE_FLAG(f, name, flags, value, lo, hi, all, help) \
     U32(NULL, flags, value, sampling.f, lo, hi, help),
+#define SAMPLER_LIST_FLAG(f, name, flags, value, help) TEXTS(flags, value, sampling.f, help),
 #define SAMPLING_FLAGS \
     INT("s", "seed", "N", seed, -1, MAX_SEED, "random seed, -1: another one each time (-1)"), \
-    SAMPLER_FIELDS(SAMPLER_REAL, SAMPLER_WHOLE)
+    SAMPLER_FIELDS(SAMPLER_REAL_FLAG, SAMPLER_WHOLE_FLAG, SAMPLER_LIST_FLAG)
 
 static const struct flag run_flags[] = {
     HEADING("Model:"),
@@ -277,7 +278,20 @@ static void set_defaults(struct options *o)
         .expert_share = 1,
         .seed = -1,
         .sampling =
-            {.temperature = 0.7f, .top_k = 20, .top_p = 0.95f, .repeat_penalty = 1.0f, .repeat_last = 64},
+            {
+                .temperature = 0.7f,
+                .top_k = 20,
+                .top_p = 0.95f,
+                .typical_p = 1,
+                .top_n_sigma = -1,
+                .xtc_threshold = 0.1f,
+                .repeat_penalty = 1.0f,
+                .repeat_last = 64,
+                .dry_base = 1.75f,
+                .dry_allowed = 2,
+                .dry_last = 64,
+                .dry_breakers = {4, {"\n", ":", "\"", "*"}},
+            },
         .host = "127.0.0.1",
         .port = 8080,
         .queue = 64,
@@ -367,6 +381,16 @@ static void note_given(struct options *o, const struct defaults_command *c, cons
                 o->given[k] = true;
 }
 
+/* "none" stands for no texts; what comes after it is added to none. */
+static void take_breakers(struct texts *t)
+{
+    uint32_t first = t->n;
+    while (first > 0 && strcmp(t->values[first - 1], "none") != 0)
+        first--;
+    memmove(t->values, t->values + first, (t->n - first) * sizeof *t->values);
+    t->n -= first;
+}
+
 static int take_defaults(struct options *o, const struct defaults_command *c, int argc, char **argv,
                          struct moeflux_err *e)
 {
@@ -378,6 +402,7 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
         rc = defaults_apply(&o->defaults, &rules, c, given, o, scratch, e);
     if (rc == 0)
         note_given(o, c, given);
+    take_breakers(&o->sampling.dry_breakers);
     free(scratch);
     if (o->quiet)
         o->log_level = EXIT_ERROR;

@@ -78,7 +78,7 @@ struct options {
     struct sampler_options sampling; /* without seed and bias */
     /* [i] of sampler_fields: set by the command line or the user's file; else a model may set it */
     bool given[SAMPLER_N_FIELDS];
-    struct flag_texts stop;
+    struct texts stop;
     const char *tools;                 /* a file */
     int64_t logprobs;                  /* number of likeliest tokens for each; REQUEST_NO_LOGPROBS */
     const char *json_schema, *grammar; /* files; json_schema may be the text itself */
@@ -88,7 +88,7 @@ struct options {
     bool tokens_out, json, csv, stats, logits_all;
     const char *logits, *hidden; /* files; logits may be "-" */
     const char *perplexity;      /* a file, or "-" */
-    struct flag_texts compare;   /* one text for each --compare; options_setting parses them */
+    struct texts compare;   /* one text for each --compare; options_setting parses them */
 
     const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL: not given (host always is) */
     const char *api_key; /* serve: keys with commas between them; in secret_key, or MOEFLUX_API_KEY's value */
