@@ -108,13 +108,13 @@ bool sampler_can_pick(const struct sampler *s);
  * bias, n-sigma, top-k, typical-p, temperature, softmax, top-p, min-p, XTC, draw. typical-p and XTC take the
  * probabilities that their ids have without the temperature.
  *
- * XTC: with xtc_probability, of the ids that have at least xtc_threshold all but the least likely are dropped.
- * Whether it does is decided by a number that is made from the pick's own random number, so it depends on seed
- * and position alone. Without ids to drop, or with fewer than min_keep left, nothing happens.
+ * XTC: with xtc_probability, of the ids that have at least xtc_threshold all but the least likely are
+ * dropped. Whether it does is decided by a number that is made from the pick's own random number, so it
+ * depends on seed and position alone. Without ids to drop, or with fewer than min_keep left, nothing happens.
  *
- * Of equal logits the lowest id comes first. Never chooses a logit of -infinity, nor an id with less than 2^-32
- * of the largest probability. Never allocates. Returns the id, or ERR_DEVICE: the logit of an allowed id is NaN
- * or +infinity (the message names the id), or all of them are -infinity. */
+ * Of equal logits the lowest id comes first. Never chooses a logit of -infinity, nor an id with less than
+ * 2^-32 of the largest probability. Never allocates. Returns the id, or ERR_DEVICE: the logit of an allowed
+ * id is NaN or +infinity (the message names the id), or all of them are -infinity. */
 int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e);
 
 /* --- sampling on a device (ops/sample/sample.h): of the next token or of the one after it --- */

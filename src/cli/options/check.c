@@ -58,7 +58,7 @@ static int check_thinking(const struct options *o, struct moeflux_err *e)
 
 static int check_prompt(const struct options *o, struct moeflux_err *e)
 {
-    int rc = refuse(o->prompt && o->file, "-p", "-f", e);
+    int rc = refuse(o->prompt && strcmp(o->prompt, "-") == 0 && o->file, "-p -", "-f", e);
     if (!rc)
         rc = refuse(o->prompt && o->tokens_in, "-p", "--tokens-in", e);
     if (!rc)
@@ -69,6 +69,10 @@ static int check_prompt(const struct options *o, struct moeflux_err *e)
         rc = refuse(o->system && o->raw, "--system", "--raw", e);
     if (!rc)
         rc = refuse(o->system && o->tokens_in, "--system", "--tokens-in", e);
+    if (!rc)
+        rc = refuse((o->chat_template || o->chat_template_kwargs) && (o->raw || o->tokens_in),
+                    o->chat_template ? "--chat-template" : "--chat-template-kwargs", "--raw or --tokens-in",
+                    e);
     if (!rc)
         rc = refuse(o->prompt_cache && o->prompt_cache_ro, "--prompt-cache", "--prompt-cache-ro", e);
     if (!rc)

@@ -106,8 +106,9 @@ static int add_alias(struct walk *w, const char *name, size_t n, const char *fla
     if (!own_flag(w->command, flag, true))
         return err_set(w->e, ERR_USAGE, "%.*s, here %s, is no flag of moeflux %s", (int)n, name, flag,
                        w->command->section);
+    bool repeats = own_flag(w->command, flag, true)->kind == FLAG_TEXTS;
     for (int i = 1; i + 1 < x->argc; i++)
-        if (value && strcmp(x->argv[i], flag) == 0 && strcmp(x->argv[i + 1], value) != 0)
+        if (value && !repeats && strcmp(x->argv[i], flag) == 0 && strcmp(x->argv[i + 1], value) != 0)
             return err_set(w->e, ERR_USAGE, "%.*s %s: %s is %s already, and there is one for all", (int)n,
                            name, value, flag, x->argv[i + 1]);
     push(x, flag);

@@ -89,8 +89,10 @@ static const char LOG_LEVEL[] = "error, warn or info";
     TEXT(NULL, "trace", "FILE", trace, "record the router's choices for inspect --trace"), \
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "prompt tokens that are evaluated at once")
 
-/* How much an answer thinks. */
-#define THINKING_FLAGS \
+/* How a chat becomes a prompt, and how much an answer thinks. */
+#define CHAT_FLAGS \
+    TEXT(NULL, "chat-template", "FILE", chat_template, "chat template (FILE or text) for the model's own"), \
+    TEXT(NULL, "chat-template-kwargs", "JSON", chat_template_kwargs, "more variables of the chat template"), \
     SWITCH(NULL, "think", think, "think first (default: the chat template's choice)"), \
     SWITCH(NULL, "no-think", no_think, "answer without thinking first"), \
     CHOICE("effort", "LEVEL", effort, EFFORT, "none, minimal, low, medium, high, xhigh"), \
@@ -119,7 +121,7 @@ static const struct flag run_flags[] = {
     TEXT_OF("state-format", "NAME", state_format, STATES, "format of --prompt-cache: v3, v2 (v3)"),
     TEXT(NULL, "resume", "NAME", resume, "continue a saved conversation (-p: one question)"),
     SWITCH(NULL, "raw", raw, "use the prompt as it is, without the chat template"),
-    THINKING_FLAGS,
+    CHAT_FLAGS,
     SWITCH(NULL, "show-think", show_think, "print the thinking too"),
     HEADING("Answer:"),
     INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS, "limit of generated tokens, -1: none (-1)"),
@@ -245,7 +247,7 @@ static const struct flag serve_flags[] = {
     SAY_FLAGS,
     HEADING("Defaults of requests:"),
     TEXT(NULL, "system", "TEXT", system, "system prompt of a conversation without one"),
-    THINKING_FLAGS,
+    CHAT_FLAGS,
     INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS,
         "limit of tokens of a chat answer, -1: none (-1)"),
     SAMPLING_FLAGS
@@ -346,12 +348,28 @@ static bool is_used(const struct defaults_command *c, const struct flag *f, cons
     static const struct {
         size_t at, excluded_by;
     } rivals[] = {
-        {AT(think), AT(no_think)},    {AT(no_think), AT(think)},    {AT(no_think), AT(effort)},
-        {AT(effort), AT(no_think)},   {AT(think), AT(effort)},      {AT(effort), AT(think)},
-        {AT(experts), AT(n_cpu_moe)}, {AT(n_cpu_moe), AT(experts)}, {AT(system), AT(raw)},
-        {AT(system), AT(tokens_in)},  {AT(system), AT(resume)},     {AT(predict), AT(logits)},
-        {AT(usage), AT(compare)},     {AT(show_think), AT(batch)},  {AT(quiet), AT(log_level)},
-        {AT(log_level), AT(quiet)},   {AT(cpu_isa), AT(device)},    {AT(tensor_split), AT(device)},
+        {AT(think), AT(no_think)},
+        {AT(no_think), AT(think)},
+        {AT(no_think), AT(effort)},
+        {AT(effort), AT(no_think)},
+        {AT(think), AT(effort)},
+        {AT(effort), AT(think)},
+        {AT(experts), AT(n_cpu_moe)},
+        {AT(n_cpu_moe), AT(experts)},
+        {AT(system), AT(raw)},
+        {AT(chat_template), AT(raw)},
+        {AT(chat_template), AT(tokens_in)},
+        {AT(chat_template_kwargs), AT(raw)},
+        {AT(chat_template_kwargs), AT(tokens_in)},
+        {AT(system), AT(tokens_in)},
+        {AT(system), AT(resume)},
+        {AT(predict), AT(logits)},
+        {AT(usage), AT(compare)},
+        {AT(show_think), AT(batch)},
+        {AT(quiet), AT(log_level)},
+        {AT(log_level), AT(quiet)},
+        {AT(cpu_isa), AT(device)},
+        {AT(tensor_split), AT(device)},
     };
     const struct options *o = into;
     for (size_t i = 0; i < COUNT(rivals); i++)

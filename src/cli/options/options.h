@@ -59,6 +59,8 @@ struct options {
 
     const char *prompt, *file, *tokens_in;      /* no more than one is given */
     const char *system;                         /* text of the system message */
+    const char *chat_template;                  /* a file, or the template's text; NULL: the model's own */
+    const char *chat_template_kwargs;           /* JSON: more variables of the template */
     const char *prompt_cache, *prompt_cache_ro; /* no more than one is given */
     const char *state_format;                   /* "v2" or "v3"; NULL: v3 */
     const char *resume;                         /* name of a saved conversation */
@@ -88,7 +90,7 @@ struct options {
     bool tokens_out, json, csv, stats, logits_all;
     const char *logits, *hidden; /* files; logits may be "-" */
     const char *perplexity;      /* a file, or "-" */
-    struct texts compare;   /* one text for each --compare; options_setting parses them */
+    struct texts compare;        /* one text for each --compare; options_setting parses them */
 
     const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL: not given (host always is) */
     const char *api_key; /* serve: keys with commas between them; in secret_key, or MOEFLUX_API_KEY's value */
