@@ -201,7 +201,7 @@ fails 2 '^moeflux: --chat-template-kwargs: .*object' -m tests/models/tiny --chat
 fails 2 '^moeflux: --chat-template .*--raw' -m tests/models/tiny --chat-template "$plain" --raw -p x
 
 claim samplers_are_deterministic_and_have_an_effect
-sampled() { run 0 "$MOEFLUX" -m tests/models/tiny --raw -n 24 --ignore-eos -s 5 --temp 1 --top-p 1 --top-k 0 -p Once "$@"; cat "$tmp/out"; }
+sampled() { run 0 "$MOEFLUX" -m tests/models/tiny --raw -n 24 --ignore-eos -s 5 --temp 3 --top-p 1 --top-k 0 -p Once "$@"; cat "$tmp/out"; }
 sampled >"$tmp/plain"
 for flags in '--typical-p 0.2' '--top-n-sigma 0.2' '--min-p 0.99 --min-keep 3' '--xtc-probability 1 --xtc-threshold 0.01' \
     '--dry-multiplier 5 --dry-allowed-length 0'; do

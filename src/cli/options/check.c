@@ -17,7 +17,7 @@ static void set_bench_defaults(struct options *o)
     if (!o->bench_prompt.n)
         o->bench_prompt = (struct number_list){1, {512}};
     if (!o->bench_gen.n)
-        o->bench_gen = (struct number_list){1, {64}};
+        o->bench_gen = (struct number_list){1, {128}};
     if (!o->bench_depth.n)
         o->bench_depth = (struct number_list){1, {0}};
     if (!o->bench_reps)
@@ -154,6 +154,8 @@ static int check_batch(struct options *o, struct moeflux_err *e)
         rc = check_needs(o->output, "--output", o->batch, "--batch", e);
     if (!rc)
         rc = check_needs(o->retry_failed, "--retry-failed", o->batch && o->output, "--batch and --output", e);
+    if (!rc)
+        rc = check_needs(o->mix, "--mix", o->batch && o->output, "--batch and --output", e);
     if (!rc)
         rc = check_needs(o->ordered, "--ordered", o->batch, "--batch", e);
     if (!rc)
@@ -315,6 +317,7 @@ static int need_model(const struct options *o, struct moeflux_err *e)
 
 static int check_run(struct options *o, struct moeflux_err *e)
 {
+    o->json |= o->json_full;
     int rc = check_modes(o, e);
     if (!rc)
         rc = check_bench(o, e);

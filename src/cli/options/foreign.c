@@ -179,6 +179,9 @@ static int refuse_others(const struct walk *w, const char *word)
 static int walk_word(struct walk *w, int *at)
 {
     const char *word = w->argv[*at];
+    /* The only switch that may have a value. */
+    if (strcmp(word, "--json=full") == 0 && own_flag(w->command, "--json-full", true))
+        word = "--json-full";
     const struct flag *own = own_flag(w->command, word, true);
     int taken = w->out->is_bench ? take(w, foreign_bench_flags, at) : 0;
     if (!taken && !own)

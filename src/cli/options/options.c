@@ -138,6 +138,7 @@ static const struct flag run_flags[] = {
     TEXT(NULL, "batch", "FILE", batch, "answer requests, one JSON per line, - for stdin"),
     TEXT("o", "output", "FILE", output, "append results; skip requests that have one"),
     SWITCH(NULL, "retry-failed", retry_failed, "with --output: repeat requests that failed"),
+    SWITCH(NULL, "mix", mix, "with --output: accept results of other settings in it"),
     SWITCH(NULL, "ordered", ordered, "write results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, beginning with line I"),
     INT(NULL, "parallel", "N", parallel, 1, 64, "answer N requests at the same time"),
@@ -145,9 +146,11 @@ static const struct flag run_flags[] = {
     HEADING("Output:"),
     CHOICE("color", "WHEN", color, COLOR, "format answers: auto, always, never (auto)"),
     SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
-    SWITCH(NULL, "json", json, "print one JSON object"),
+    SWITCH(NULL, "json", json, "print one JSON object; --json=full: with counters"),
+    SWITCH(NULL, "json-full", json_full, NULL),
     SWITCH(NULL, "csv", csv, "print tables as CSV"),
     SWITCH(NULL, "stats", stats, "print speeds and times on stderr"),
+    SWITCH(NULL, "no-speed", no_speed, "no line about speed after an answer in a conversation"),
     SAY_FLAGS,
     TEXT(NULL, "logits", "FILE", logits, "write the last logits (safetensors; -: text)"),
     SWITCH(NULL, "logits-all", logits_all, "with --logits: after every token of the prompt"),
@@ -158,7 +161,7 @@ static const struct flag run_flags[] = {
     LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH,
          "prompt lengths to measure, 0: none (512)"),
     LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH,
-         "generation lengths to measure, 0: none (64)"),
+         "generation lengths to measure, 0: none (128)"),
     LIST(NULL, "bench-depth", "N,..", bench_depth, 0, MAX_LENGTH, "tokens of context before each (0)"),
     INT(NULL, "bench-parallel", "N", bench_parallel, 1, BENCH_MAX_PARALLEL,
         "sequences that decode in one batch (1)"),
@@ -264,7 +267,7 @@ const struct defaults_command options_commands[OPTIONS_COMMANDS] = {
     {"serve", "OpenAI's API and a chat page", serve_flags, COUNT(serve_flags)},
 };
 
-static void set_defaults(struct options *o)
+void options_defaults(struct options *o)
 {
     *o = (struct options){
         .log_level = EXIT_INFO,
@@ -318,7 +321,7 @@ static bool is_one_of(size_t at, const size_t *fields, size_t n)
  * call is about, nor what would silently change the result of a conversion. */
 static bool may_set(const struct defaults_command *c, const struct flag *f)
 {
-    static const size_t settings[] = {AT(show_think), AT(stats),     AT(threads),
+    static const size_t settings[] = {AT(show_think), AT(stats),     AT(no_speed), AT(threads),
                                       AT(quiet),      AT(log_level), AT(color)};
     static const size_t others[] = {AT(help), AT(trace), AT(api_key)};
     if (c->flags == convert_flags || c->flags == inspect_flags)
@@ -442,7 +445,7 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
 {
     static const enum verb verbs[OPTIONS_COMMANDS] = {VERB_RUN, VERB_CONVERT, VERB_INSPECT, VERB_SERVE};
     size_t at = 0;
-    set_defaults(o);
+    options_defaults(o);
     if (foreign_command(&o->foreign, &argc, &argv, e))
         return ERR_USAGE;
     for (size_t i = 1; i < OPTIONS_COMMANDS && argc > 1; i++)

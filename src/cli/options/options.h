@@ -70,6 +70,7 @@ struct options {
 
     bool ordered;               /* results in the order of the lines */
     bool retry_failed;          /* failed results in `output` count as missing */
+    bool mix;                   /* `output` may have results of other settings */
     int color;                  /* formatted answers: 0: on a terminal, 1: always, 2: never */
     const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
     const char *shard;          /* "I/N"; shard_i and shard_n are its parts */
@@ -88,6 +89,8 @@ struct options {
     bool ignore_eos;
 
     bool tokens_out, json, csv, stats, logits_all;
+    bool no_speed;               /* a conversation has no line about the speed of an answer */
+    bool json_full;              /* --json=full: `json` too */
     const char *logits, *hidden; /* files; logits may be "-" */
     const char *perplexity;      /* a file, or "-" */
     struct texts compare;        /* one text for each --compare; options_setting parses them */
@@ -120,6 +123,9 @@ struct options {
  * failure, too. */
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e);
 void options_free(struct options *o);
+
+/* Sets what a command line without flags means. */
+void options_defaults(struct options *o);
 
 /* The commands and their flags. The first is run, which has no name on the command line. */
 enum { OPTIONS_COMMANDS = 4 };
