@@ -491,11 +491,10 @@ struct moeflux_sampler_options {
     /* Subtracted from the logit of a token that the answer contains: once, and for each occurrence. -2 to 2;
      * 0: off. */
     float presence_penalty, frequency_penalty;
-    float typical_p; /* keep the most typical tokens whose probabilities sum to more than this; 0, 1: all */
-    float
-        top_n_sigma; /* drop logits more than this many standard deviations below the best; 0 or less: off */
+    float typical_p;   /* keep the most typical tokens whose probabilities sum to more than this; 0, 1: all */
+    float top_n_sigma; /* drop logits more than so many deviations below the best; 0 or less: off */
     uint32_t min_keep; /* the options that drop tokens leave at least so many */
-    /* How often, 0 to 1, all tokens with at least the threshold are dropped but the least likely one of them. */
+    /* How often, 0 to 1, the tokens with at least the threshold are dropped, except the least likely one. */
     float xtc_probability, xtc_threshold;
     /* A token that would continue a repetition of earlier tokens loses multiplier * base ^ (length of the
      * repetition - allowed_length), if that is long enough. multiplier 0: off. */

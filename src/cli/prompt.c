@@ -82,8 +82,8 @@ static void tell_waiting(void)
         exit_warn("waiting for the prompt on stdin");
 }
 
-/* Reads the text of -p and that of -f, after a blank line; with --raw nothing is put between them. stdin is read
- * only if a flag names it: in a shell's loop it is the loop's. */
+/* Reads the text of -p and that of -f, after a blank line; with --raw nothing is put between them. stdin
+ * is read only if a flag names it: in a shell's loop it is the loop's. */
 static int read_text(struct str *out, const struct options *o, struct moeflux_err *e)
 {
     struct str file = {0};

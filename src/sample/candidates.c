@@ -43,8 +43,8 @@ static uint64_t share_of(uint64_t sum, uint32_t share, bool *exact)
     return high + (low >> 32);
 }
 
-/* Keeps the smallest set of first candidates, by key and then by place, that has `keep` of them and the weight
- * `enough`. Finds the last one's key eight bits at a time: a histogram of the next eight bits. */
+/* Keeps the smallest set of first candidates, by key and then by place, that has `keep` of them and the
+ * weight `enough`. Finds the last one's key eight bits at a time: a histogram of the next eight bits. */
 static uint32_t take_first(struct candidate *c, uint32_t n, uint64_t enough, uint32_t keep)
 {
     uint32_t found = 0, mask = 0, kept = 0, count = 0;
@@ -96,9 +96,9 @@ uint32_t candidates_min_p(struct candidate *c, uint32_t n, uint32_t least, uint3
     return kept;
 }
 
-/* A weight is 2^-e, so the surprise, -log2 of the probability, is e plus a number that is the same for all: the
- * distance from the entropy is that of e from its mean. The sums go by place, and each operation is rounded
- * once. */
+/* A weight is 2^-e, so the surprise, -log2 of the probability, is e plus a number that is the same for
+ * all: the distance from the entropy is that of e from its mean. The sums go by place, and each operation
+ * is rounded once. */
 uint32_t candidates_typical(struct candidate *c, uint32_t n, float scale, uint32_t share, uint32_t keep)
 {
     uint32_t max = sample_bits(largest(c, n));

@@ -1,6 +1,6 @@
-/* candidates.h - the ids among which the sampler draws, and the rules that make them fewer. All of them keep
- * the order of the array, and none leaves it empty. Sums are whole numbers, so the result is the same on every
- * machine. */
+/* candidates.h - the ids among which the sampler draws, and the rules that make them fewer. All of them
+ * keep the order of the array, and none leaves it empty. Sums are whole numbers, so the result is the same
+ * on every machine. */
 #ifndef MOEFLUX_SAMPLE_CANDIDATES_H
 #define MOEFLUX_SAMPLE_CANDIDATES_H
 
@@ -9,7 +9,7 @@
 
 struct candidate {
     float logit;
-    uint32_t weight; /* at most 2^31, the weight of the largest logit (sample/weight.h) */
+    uint32_t weight; /* 0 to 2^31, the weight of the largest logit (sample/weight.h) */
     uint32_t id;
     uint32_t key; /* the larger ones come first */
 };

@@ -39,22 +39,21 @@ struct sampler_options {
     float top_p;       /* keep the smallest set whose probabilities sum to at least this; 1: all */
     float min_p;       /* drop ids below min_p times the largest probability; 0: none */
     float typical_p;   /* keep the most typical ids whose probabilities sum to more than this; 1 or 0: all */
-    float
-        top_n_sigma; /* drop logits more than this many standard deviations below the best; 0 or less: none */
+    float top_n_sigma; /* drop logits more than so many deviations below the best; 0 or less: none */
     uint32_t min_keep; /* top-p, min-p, typical-p and XTC leave at least so many ids */
-    float xtc_probability,
-        xtc_threshold;    /* sampler_pick says what; probability 0 or threshold above 0.5: off */
+    /* sampler_pick says what XTC does; probability 0 or threshold above 0.5: off */
+    float xtc_probability, xtc_threshold;
     float repeat_penalty; /* positive logits are divided by it, others multiplied; 1: off */
     uint32_t repeat_last; /* last tokens to which repeat_penalty applies; at most SAMPLER_MAX_REPEAT_LAST */
     /* Subtracted from the logits of the answer's tokens: once; for each occurrence. -2 to 2; 0: off. */
     float presence_penalty, frequency_penalty;
-    /* Subtracted from the logit of an id that would continue a repetition: multiplier * base ^ (tokens that are
-     * repeated - allowed), if that is not negative. The last dry_last tokens are searched. multiplier 0 or last
-     * 0: off. */
+    /* Subtracted from the logit of an id that would continue a repetition: multiplier * base ^ (tokens that
+     * are repeated - allowed), if that is not negative. The last dry_last tokens are searched. multiplier 0
+     * or last 0: off. */
     float dry_multiplier, dry_base;
     uint32_t dry_allowed, dry_last;
-    struct texts
-        dry_breakers; /* at most SAMPLER_MAX_BREAKER bytes each; the caller makes `breakers` of them */
+    /* texts of up to SAMPLER_MAX_BREAKER bytes, of which the caller makes `breakers` */
+    struct texts dry_breakers;
     const struct sampler_breakers *breakers; /* no repetition goes past them; copied; NULL: none */
     const struct sampler_bias *bias;         /* [n_bias] added to the logits of distinct ids; copied */
     uint32_t n_bias;

@@ -24,7 +24,7 @@
     REAL(typical_p, "typical_p", "typical-p,typical", "P", 0, 1,                                             \
          "sample from the most typical that sum to P (1: off)")                                              \
     REAL(top_n_sigma, "top_n_sigma", "top-n-sigma,top-nsigma", "X", -1, 100,                                 \
-         "drop logits X deviations below the best (-1: off)")                                           \
+         "drop logits X deviations below the best (-1: off)")                                                \
     WHOLE(min_keep, "min_keep", "min-keep", "N", 0, 1 << 30, 0,                                              \
           "what top-p, min-p and the like leave at least (0)")                                               \
     REAL(xtc_probability, "xtc_probability", "xtc-probability", "P", 0, 1,                                   \

@@ -77,6 +77,12 @@ class Terminal:
         self.wait_for(re.escape(text.encode()) + rb'\s*\n')
         return self.wait_for_prompt()
 
+    def delete(self, name):
+        """Deletes a saved conversation, and returns what is printed until the next prompt."""
+        self.type('/delete ' + name + '\r')
+        self.wait_for(rb'\[y/N\] ')
+        return self.ask('y')
+
     def end(self):
         """Reads until the program ends, and returns its status."""
         end = time.monotonic() + PATIENCE_S

@@ -1,5 +1,5 @@
-/* An answer through markdown.h and wrap.h: what is dressed, drawn and hidden, where lines break, and that pieces
- * make no difference.
+/* An answer through markdown.h and wrap.h: what is dressed, drawn and hidden, where lines break, and that
+ * pieces make no difference.
  *
  * suites: check fast asan */
 #include <stdio.h>

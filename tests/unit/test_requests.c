@@ -461,8 +461,10 @@ static void every_option_of_the_sampler_is_a_field(void **state)
     assert_true(o.xtc_probability == 0.5f && o.xtc_threshold == 0.2f);
     assert_true(o.dry_multiplier == 0.8f && o.dry_base == 2 && o.dry_allowed == 4);
     assert_int_equal(o.dry_last, SAMPLER_MAX_REPEAT_LAST);
-    assert_int_equal(options_of(&own, "\"dry_sequence_breakers\": [\"a\", \"\", \"b\"]").sampling.dry_breakers.n, 2);
-    assert_int_equal(options_of(&own, "\"dry_sequence_breakers\": []").sampling.dry_breakers.n, 0);
+    o = options_of(&own, "\"dry_sequence_breakers\": [\"a\", \"\", \"b\"]").sampling;
+    assert_int_equal(o.dry_breakers.n, 2);
+    o = options_of(&own, "\"dry_sequence_breakers\": []").sampling;
+    assert_int_equal(o.dry_breakers.n, 0);
     static const char *const wrong[][2] = {{"xtc_probability", "2"},
                                            {"typical_p", "-1"},
                                            {"dry_base", "0.5"},

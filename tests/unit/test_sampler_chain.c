@@ -1,5 +1,5 @@
-/* Typical-p, n-sigma, min-keep, XTC and DRY against the plain formulas of tests/data/sampler_cases.py, alone, with
- * each other and with a constraint; and the tokens that end a repetition.
+/* Typical-p, n-sigma, min-keep, XTC and DRY against the plain formulas of tests/data/sampler_cases.py,
+ * alone, with each other and with a constraint; and the tokens that end a repetition.
  *
  * suites: check fast asan */
 #include <math.h>

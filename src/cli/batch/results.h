@@ -25,10 +25,10 @@ struct results {
 };
 
 /* Opens o->output (NULL: takes `out`) and reads which results it has, in either form. o->retry_failed: failed
- * results are removed from the file, which is replaced whole or not at all, and count as missing. A last line that an
- * interruption cut is removed, with a warning. ERR_FORMAT: a line is no result, so the file is not ours and
- * stays as it is. ERR_USAGE: another run writes to it, or its results have other
- * settings and o->mix is not set. ERR_IO, ERR_MEMORY. */
+ * results are removed from the file, which is replaced whole or not at all, and count as missing. A last line
+ * that an interruption cut is removed, with a warning. ERR_FORMAT: a line is no result, so the file is not
+ * ours and stays as it is. ERR_USAGE: another run writes to it, or its results have other settings and o->mix
+ * is not set. ERR_IO, ERR_MEMORY. */
 int results_open(struct results *r, const struct options *o, const struct json_t *settings,
                  struct output *out, struct moeflux_err *e);
 

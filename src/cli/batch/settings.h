@@ -8,8 +8,8 @@
 struct json_t;
 struct options;
 
-/* Returns an object: the model's name, and each option that is not at its default. Long texts are represented by
- * a hash. Owned by the caller; NULL: no memory. */
+/* Returns an object: the model's name, and each option that is not at its default. Long texts are
+ * represented by a hash. Owned by the caller; NULL: no memory. */
 struct json_t *settings_of(const struct options *o);
 
 /* Writes what differs, as `"temperature" is 0.5 there, 0.7 here`, and returns buf. NULL: nothing. */

@@ -36,8 +36,8 @@ struct bench_table {
     size_t n_rows;
 };
 
-/* Fills what is the same in all rows, from the options, the opened generator and the program's build. The last
- * two must outlive the table. */
+/* Fills what is the same in all rows, from the options, the opened generator and the program's build. The
+ * last two must outlive the table. */
 int bench_table_init(struct bench_table *t, const char *build, const struct options *from,
                      const struct generator *g, struct moeflux_err *e);
 

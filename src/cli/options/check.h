@@ -7,8 +7,8 @@
 struct moeflux_err;
 struct options;
 
-/* Checks the options of o->verb and completes them: the verb of a run, defaults of --bench, keys of the server.
- * ERR_USAGE names the flags at fault. */
+/* Checks the options of o->verb and completes them: the verb of a run, defaults of --bench, keys of the
+ * server. ERR_USAGE names the flags at fault. */
 int check_options(struct options *o, struct moeflux_err *e);
 
 /* Checks the flags that a model is opened with, in a run or in one setting of --compare. */

@@ -9,8 +9,8 @@ struct talk;
  * reported and changes nothing. Returns 0. */
 int adjust_set(struct talk *t, const char *argument, struct moeflux_err *e);
 
-/* "on", "off", "auto" or an effort: how much answers think from now on. "": prints it. Returns 0, or an error if
- * the chat template cannot be used any more. */
+/* "on", "off", "auto" or an effort: how much answers think from now on. "": prints it. Returns 0, or an
+ * error if the chat template cannot be used any more. */
 int adjust_think(struct talk *t, const char *argument, struct moeflux_err *e);
 
 #endif

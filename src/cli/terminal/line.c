@@ -43,7 +43,8 @@ struct line {
     bool is_held;
 };
 
-/* The terminal's modes between two lines: as it was, and quiet. For handlers of signals, so they are no members. */
+/* The terminal's modes between two lines: as it was, and quiet. For handlers of signals, so they are no
+ * members. */
 static struct termios plain_mode, quiet_mode;
 static const int ends[] = {SIGTERM, SIGHUP, SIGQUIT, SIGTSTP};
 enum { N_ENDS = sizeof ends / sizeof *ends };

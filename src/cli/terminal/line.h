@@ -22,8 +22,8 @@ void line_close(struct line *l);
  * on an empty line, or the terminal has gone. LINE_INTERRUPTED: Ctrl-C; *text is what had been typed. */
 enum line_event line_read(struct line *l, const char *prompt, const char **text);
 
-/* Until the next line_read, keys are not echoed and not lost at Ctrl-C; the line begins with them. A signal that
- * ends or stops the program gives the terminal back as it was. */
+/* Until the next line_read, keys are not echoed and not lost at Ctrl-C; the line begins with them. A
+ * signal that ends or stops the program gives the terminal back as it was. */
 void line_hold(struct line *l);
 
 /* Adds `text` to the history and saves it. */

@@ -1,6 +1,7 @@
-/* markdown.h - shows an answer's Markdown on a terminal: headings and **bold** in bold, `code` and code blocks in
- * colour, tables with lines. The marks of what is drawn are hidden; all other characters stay. The text comes in
- * pieces: marks at the end of one are held back until their meaning is known, and a table until its end. */
+/* markdown.h - shows an answer's Markdown on a terminal: headings and **bold** in bold, `code` and code
+ * blocks in colour, tables with lines. The marks of what is drawn are hidden; all other characters stay.
+ * The text comes in pieces: marks at the end of one are held back until their meaning is known, and a
+ * table until its end. */
 #ifndef MOEFLUX_CLI_TERMINAL_MARKDOWN_H
 #define MOEFLUX_CLI_TERMINAL_MARKDOWN_H
 

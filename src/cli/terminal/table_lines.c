@@ -33,8 +33,8 @@ static struct cell trimmed(const char *text, size_t len)
     return (struct cell){text, len};
 }
 
-/* Cuts a line, which begins with "|", into cells. A bar within code or after a backslash cuts nothing. Returns the
- * next line. */
+/* Cuts a line, which begins with "|", into cells. A bar within code or after a backslash cuts nothing.
+ * Returns the next line. */
 static const char *cut(const char *line, struct row *r)
 {
     const char *end = line + strcspn(line, "\n"), *from = line + 1;

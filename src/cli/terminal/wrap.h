@@ -1,5 +1,5 @@
-/* wrap.h - breaks an answer's lines between words at a terminal's width. A word is printed when its end is known,
- * which is at the next blank or at the end of the text. */
+/* wrap.h - breaks an answer's lines between words at a terminal's width. A word is printed when its end is
+ * known, which is at the next blank or at the end of the text. */
 #ifndef MOEFLUX_CLI_TERMINAL_WRAP_H
 #define MOEFLUX_CLI_TERMINAL_WRAP_H
 
@@ -17,7 +17,7 @@ struct wrap { /* zeroed at first, with `out` set; wrap_end frees it */
     struct output *out;
     uint32_t width;    /* columns; 0: lines stay as they are */
     bool verbatim;     /* code and tables: lines stay as they are */
-    uint32_t column;   /* of the next character, from 0 */
+    uint32_t column;   /* that the next character gets, from 0 */
     uint32_t n_blanks; /* blanks that are held back */
     struct str word;   /* the word that is held back */
     uint32_t word_columns;
