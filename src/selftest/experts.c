@@ -27,7 +27,7 @@ struct moe_shape {
     /* Paths for few tokens: the operation itself makes the shared rows, or chooses the experts. */
     bool makes_shared, chooses, plain_weights;
     bool biased;
-    bool is_rest, is_long; /* kernel_test.h */
+    bool is_rest; /* kernel_test.h */
 };
 
 /* Whether the operation has tiles of so many sizes; from now on it has the last of these alone. */
@@ -262,7 +262,6 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
 /* down_format: of the routed experts' down projections. */
 static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format, bool apart)
 {
-    l->is_long = c->is_long;
     if (!kt_takes(l, c->is_rest || l->is_rest))
         return;
     struct moe_case m = {.shape = c, .apart = apart};
@@ -308,7 +307,8 @@ static void joined_cases(struct kernel_test *l)
          .shared_up_format = FORMAT_Q4},
         {12, 4, 192, 64, 64, FORMAT_Q4, 40, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
-        {6, 2, 256, 128, 128, FORMAT_Q4, 40, .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {6, 2, 256, 128, 128, FORMAT_Q4, 40, .makes_shared = true, .shared_up_format = FORMAT_Q4,
+         .is_rest = true},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
@@ -316,7 +316,7 @@ static void joined_cases(struct kernel_test *l)
     for (uint32_t tile = 1; tile <= EXPERTS_MAX_TILES; tile++)
         moe_case(l,
                  &(struct moe_shape){6, 2, 640, 384, 384, FORMAT_Q4, 110, .makes_shared = true, .tile = tile,
-                                     .shared_up_format = FORMAT_Q4, .is_rest = tile > 1, .is_long = true},
+                                     .shared_up_format = FORMAT_Q4, .is_rest = true},
                  FORMAT_Q4);
 }
 
@@ -524,12 +524,14 @@ static void biased_cases(struct kernel_test *l)
 static void clamped_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
-        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = -0.5f, .shared_gating = -0.25f},
+        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = -0.5f, .shared_gating = -0.25f,
+         .is_rest = true},
         {12, 3, 192, 64, 64, FORMAT_Q4, 2, .ungated = true, .shared_gating = -0.5f, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f, .shared_gating = -0.5f,
-         .makes_shared = true, .shared_up_format = FORMAT_Q4},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f, .shared_gating = -0.25f},
+         .makes_shared = true, .shared_up_format = FORMAT_Q4, .is_rest = true},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f, .shared_gating = -0.25f,
+         .is_rest = true},
         {6, 2, 64, 64, 64, FORMAT_Q8, 20, .gating = -0.5f, .is_rest = true},
         {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = -0.5f * GATING_INPUTS,
          .shared_gating = -0.25f * GATING_INPUTS},
@@ -556,7 +558,7 @@ void selftest_experts_cases(struct kernel_test *l)
         {12, 4, 256, 64, 128, FORMAT_Q4, 1, .ungated = true, .is_rest = true},
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .is_rest = true},
         {12, 3, 192, 64, 0, FORMAT_Q4, 1, .ungated = true},
-        {12, 3, 192, 64, 0, FORMAT_Q4, 70, .ungated = true},
+        {12, 3, 192, 64, 0, FORMAT_Q4, 70, .ungated = true, .is_rest = true},
         {12, 3, 192, 64, 192, FORMAT_Q4, 5, .drops = true, .is_rest = true},
         {16, 16, 128, 320, 64, FORMAT_Q4, 2, .drops = true, .is_rest = true},
         {12, 3, 192, 64, 0, FORMAT_Q8, 70, .ungated = true, .drops = true},
@@ -565,7 +567,7 @@ void selftest_experts_cases(struct kernel_test *l)
         moe_case(l, &shapes[i], shapes[i].format);
     /* Down projections with more bits than the others. */
     moe_case(l, &(struct moe_shape){12, 3, 192, 64, 192, FORMAT_Q4, 1, .tile = 0}, FORMAT_Q8);
-    moe_case(l, &(struct moe_shape){9, 2, 320, 192, 64, FORMAT_Q4, 70, .tile = 0}, FORMAT_Q8);
+    moe_case(l, &(struct moe_shape){9, 2, 320, 192, 64, FORMAT_Q4, 70, .is_rest = true}, FORMAT_Q8);
     moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 192, FORMAT_Q4, 1, .tile = 0}, FORMAT_Q4, true);
     moe_case_of(l, &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .ungated = true}, FORMAT_Q8, true);
     moe_case_of(l, &(struct moe_shape){12, 3, 192, 64, 64, FORMAT_Q4, 40, .tile = 0, .is_rest = true},

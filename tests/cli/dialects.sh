@@ -1,7 +1,7 @@
 #!/bin/sh
 # /v1/responses and /v1/messages, which Codex and Claude Code speak, compared with chats of the same server
 # (tests/cli/dialects.py).
-# suites: check asan
+# suites: check asan-nightly
 . tests/lib/cli.sh
 
 model=$tmp/tiny

@@ -1,7 +1,7 @@
 /* Published checkpoints as they lie: 8-bit floats, chunks of any size, streamed experts, batched decode,
  * snapshots, and what is refused. The logits of those with reference outputs are test_golden.c's.
  *
- * suites: check cpu asan-nightly */
+ * suites: nightly vulkan cpu asan-nightly */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

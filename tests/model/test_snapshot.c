@@ -1,6 +1,6 @@
 /* Files of states: what they hold, and what is refused. All on a small model.
  *
- * suites: gpu vulkan cpu fast long asan */
+ * suites: gpu vulkan cpu fast long asan-nightly */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>

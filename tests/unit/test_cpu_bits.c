@@ -3,7 +3,7 @@
  * (tests/lib/cpu_bits.txt). Prompts are float32 throughout; processors with AMX have bits of their own where
  * they need not be, which have a hash too. MOEFLUX_TESTS names a part of the tests, as "tiny*".
  *
- * suites: check fast asan */
+ * suites: check fast asan-nightly */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

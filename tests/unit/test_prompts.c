@@ -3,7 +3,7 @@
  * kernels and submissions, on hosts the rest too. MOEFLUX_DEVICE names another device; an argument or
  * MOEFLUX_TESTS a part of the tests, as "odd*".
  *
- * suites: gpu vulkan cpu long asan */
+ * suites: gpu vulkan cpu long asan-nightly */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
