@@ -99,7 +99,7 @@ sampled() {
     cat "$tmp/out"
 }
 plain=$(sampled temp=9.0 -- --top-k 0 --top-p 1 -n 12)
-for pair in top_k=1:--top-k=1 min_p=0.9:--min-p=0.9; do
+for pair in top_k=1:--top-k=1 min_p=0.9:--min-p=0.9 xtc_probability=1.0:--xtc-probability=1; do
     key=${pair%%:*} flag=${pair#*:}
     file=$(sampled temp=9.0 top_p=1.0 "$key" -- -n 12)
     flags=$(sampled -- --temp 9 --top-p 1 "$flag" -n 12)

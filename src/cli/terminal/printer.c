@@ -9,7 +9,8 @@ void printer_init(struct printer *p, struct output *out, const struct options *o
 {
     *p = (struct printer){.out = out, .ids = o->tokens_out};
     p->colors = t->out_dress;
-    p->wraps = t->out;
+    /* JSON that is copied from the terminal must not have more line ends. */
+    p->wraps = t->out && o->color != 2 && !o->json_schema && !o->json_object && !o->grammar;
     p->wrap.out = out;
     if (t->out && t->out_dress)
         p->thinking = PRINTER_DIM;
