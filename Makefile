@@ -18,10 +18,10 @@ OPT     ?= -O2 -g1
 SAN     ?=
 WERROR  ?= $(filter-out 0 false,$(CI))
 
-# Vulkan's headers only: the loader is opened at run time (src/vulkan/loader.h).
+# Of Vulkan and libcurl the headers only: they are opened at run time (src/vulkan/loader.h, src/hub/libcurl.h).
 LIB_PACKAGES := jansson libpcre2-8 libutf8proc liburing libxxhash sleef
 PACKAGES     := $(LIB_PACKAGES) libedit argtable2 libmicrohttpd
-PKG_CFLAGS   := $(shell pkg-config --cflags vulkan $(PACKAGES))
+PKG_CFLAGS   := $(shell pkg-config --cflags vulkan libcurl $(PACKAGES))
 PKG_LIBS     := $(shell pkg-config --libs $(PACKAGES))
 
 WARN := -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla \
@@ -93,9 +93,10 @@ $(BUILD)/%_isa.$(1).o: %_isa.c Makefile
 endef
 $(foreach isa,$(ISAS) avx512vbmi,$(eval $(call ISA_RULE,$(isa))))
 
-# The library is everything that needs no terminal. Only what moeflux.h declares is visible from outside, in the static
-# library too: its one object has no other global names, so that a program may have functions of the same name.
-LIB_OBJ := $(filter-out $(addprefix $(BUILD)/src/,cli/% generate/% api/% server/%),$(OBJ))
+# The library is everything that needs no terminal, no server, and does not only measure. Only what moeflux.h declares is
+# visible from outside, in the static library too: its one object has no other global names, so that a program may have
+# functions of the same name.
+LIB_OBJ := $(filter-out $(addprefix $(BUILD)/src/,cli/% api/% server/% hub/% engine/lab/% selftest/% convert/% experts/replay.o),$(OBJ))
 SONAME  := libmoeflux.so.0
 LIBS    := $(BUILD)/libmoeflux.a $(BUILD)/$(SONAME)
 lib: $(LIBS)

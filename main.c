@@ -10,6 +10,7 @@
 #include "cli/options/completion.h"
 #include "cli/report/device.h"
 #include "cli/exit.h"
+#include "cli/get/get.h"
 #include "cli/hub.h"
 #include "cli/report/inspect.h"
 #include "cli/talk/interactive.h"
@@ -138,6 +139,8 @@ static int dispatch(const struct options *o, const struct term *t, struct output
         return serve(o, t, e);
     case VERB_INSPECT:
         return inspect_run(o, out, e);
+    case VERB_GET:
+        return get_run(o, t, out, e);
     case VERB_LIST_DEVICES:
         return device_report_run(o, out, e);
     case VERB_SELFTEST:

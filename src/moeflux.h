@@ -4,6 +4,7 @@
  *   struct moeflux_session    one sequence of tokens: its position, KV cache and recurrent state
  *   struct moeflux_tokenizer  text to token ids and back
  *   struct moeflux_sampler    logits to the next token id
+ *   struct moeflux_chat       requests to answers: chat template, tools, grammars, batched decode
  *
  * Nothing is kept in globals. Threads may share a model and a tokenizer; a session or a sampler belongs to
  * one thread at a time. Token ids are int32_t in [0, vocab_size).
@@ -72,8 +73,8 @@ struct moeflux_warning {
  * devices one after the other; with several devices, evaluations of several threads run at the same time,
  * each on a different device.
  *
- * While an evaluation is in flight, do not call moeflux_model_close, _reset_stats, _get_usage, _save_usage,
- * _save_trace or _layer_wait_ns. A callback of an evaluation must not call any function of a model or a
+ * While an evaluation is in flight, do not call moeflux_model_close, _reset_stats, _get_usage or _save_usage.
+ * A callback of an evaluation must not call any function of a model or a
  * session. */
 struct moeflux_model;
 struct moeflux_session;
@@ -167,9 +168,6 @@ struct moeflux_options {
     /* File of counts. The cache starts with its most used experts. A file that does not exist counts as
      * empty. */
     const char *usage;
-    /* File that the router's choices are written to (moeflux_model_save_trace). The results do not change;
-     * models whose experts are all resident become slower. MOEFLUX_ERR_IO: it cannot be created. */
-    const char *trace;
     /* Routed experts for a token, in place of the number in the model's configuration. The weights of the
      * chosen ones are renormalised as the router does. MOEFLUX_ERR_USAGE: the router cannot choose that
      * many. */
@@ -197,6 +195,9 @@ struct moeflux_options {
 /* Opens and checks a model and loads its weights. The caller owns *out (moeflux_model_close); NULL on
  * failure. Errors: any. The text of _NO_FIT gives the numbers. */
 int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e);
+/* Does the same with the defaults of all options but these two. */
+int moeflux_model_open_dir(struct moeflux_model **out, const char *dir, const char *device,
+                           struct moeflux_err *e);
 /* Closes a model. Free all its sessions first; NULL is legal. An interrupted evaluation may still run on the
  * device. If it does not finish within a quarter of a second, the model's memory stays allocated, and the
  * process should end. */
@@ -204,6 +205,7 @@ void moeflux_model_close(struct moeflux_model *m);
 
 /* Pointers are borrowed until moeflux_model_close. */
 struct moeflux_model_info {
+    const char *dir;            /* moeflux_options.dir */
     const char *architecture;   /* "Qwen3.5-MoE" */
     const char *device;         /* name; several: joined by " + " */
     const char *backend;        /* "vulkan", "cpu" or "reference"; of the first device */
@@ -289,20 +291,12 @@ struct moeflux_stats { /* since open or the last moeflux_model_reset_stats */
 };
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out);
 void moeflux_model_reset_stats(struct moeflux_model *m);
-/* Returns how long evaluations waited for the experts of one layer, in ns since open or the last reset. */
-uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t layer);
-
 /* Fills counts [n_layers][n_experts] with how often each expert was used: once a token, once a chunk of a
  * prompt. The counts of moeflux_options.usage are included. Models whose experts are all resident count
- * nothing unless a trace is written. */
+ * nothing. */
 void moeflux_model_get_usage(const struct moeflux_model *m, uint32_t *counts);
 /* Writes these counts as text, "layer expert count" a line. Replaces the file atomically. Errors: _IO. */
 int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e);
-/* Finishes the file of moeflux_options.trace: each choice of each layer since open, and its weights. Later
- * choices are not recorded. The file appears as a whole; without this call there is none. Returns 0 also
- * where no trace was asked for. Errors: _IO, if a write failed now or earlier; there is no new file then. */
-int moeflux_model_save_trace(struct moeflux_model *m, struct moeflux_err *e);
-
 /* --- a session --- */
 
 /* Creates an empty sequence of at most max_context tokens. Memory grows as it is used. The caller owns *out
@@ -341,7 +335,7 @@ int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t
                          const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
 /* Returns how many sequences of a model one batched evaluation takes: 8, or `chunk` if that is less; 1 with
- * moeflux_options.trace and with prefer_resident. */
+ * prefer_resident. */
 uint32_t moeflux_max_batched(const struct moeflux_model *m);
 /* Batched decode: appends ids[i] to the sequence list[i] for n different sessions of one model, 1 <= n <=
  * moeflux_max_batched. logits[i] [vocab_size] receives the logits after it. The results are batch-invariant:
@@ -521,6 +515,9 @@ void moeflux_sampler_accept(struct moeflux_sampler *s, int32_t id);
 void moeflux_sampler_begin_answer(struct moeflux_sampler *s);
 /* Forgets the accepted tokens and restarts the random sequence from the seed. */
 void moeflux_sampler_reset(struct moeflux_sampler *s);
+/* Restricts the choice to a set of ids, such as a grammar's: bit i % 64 of word i / 64, [n_ids / 64, rounded
+ * up]; NULL: all ids. Copied. */
+void moeflux_sampler_restrict(struct moeflux_sampler *s, const uint64_t *ids);
 /* Returns the next token's id. Never allocates. Errors: _DEVICE (a logit that could be chosen is NaN). */
 int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e);
 
@@ -533,7 +530,183 @@ int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, str
 int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
                          int32_t *next, struct moeflux_err *e);
 
-/* --- devices, memory, speed --- */
+/* --- chats and answers --- */
+
+/* What answers need in addition to a model: its tokenizer and chat template, compiled grammars, and batched
+ * decode. Threads may use a chat at the same time, each with its own request and session: their answers are
+ * then decoded together, and the results are batch-invariant. */
+struct moeflux_chat;
+/* What is asked and how it is answered. Used by one thread at a time, except moeflux_request_cancel. */
+struct moeflux_request;
+/* A finished answer. */
+struct moeflux_answer;
+
+/* Opens a chat. The caller owns *out (moeflux_chat_close); the model must outlive it. A model without a chat
+ * template answers requests with `raw` only. Errors: _USAGE (the model has no tokenizer), _IO, _FORMAT,
+ * _UNSUPPORTED, _MEMORY. */
+int moeflux_chat_open(struct moeflux_chat **out, struct moeflux_model *m, struct moeflux_err *e);
+/* Closes a chat, once no answer is computed. Requests, sessions and answers remain. NULL is legal. */
+void moeflux_chat_close(struct moeflux_chat *c);
+
+/* Creates a request without fields. The caller owns *out (moeflux_request_free). Errors: _MEMORY. */
+int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e);
+void moeflux_request_free(struct moeflux_request *r); /* NULL is legal */
+/* Sets a field to a value, a JSON text; "null": the default again. The fields are those of moeflux-batch(5)
+ * without `id`: messages or prompt; system, raw, tools, tool_choice, chat_template_kwargs; temperature and
+ * the other options of sampling, seed, max_tokens, stop; json_schema, grammar, response_format;
+ * reasoning_effort, think_budget, and others. The sampling's defaults are the program's (temperature 0.7);
+ * without a seed a random one is drawn. An answer checks the values. Errors: _USAGE (there is no such
+ * field), _FORMAT (the value is no JSON), _MEMORY; nothing changes. */
+int moeflux_request_set(struct moeflux_request *r, const char *name, const char *json, struct moeflux_err *e);
+/* Sets a field to a text, without quotes: prompt, system, grammar. Invalid UTF-8 becomes U+FFFD. Errors: as
+ * above. */
+int moeflux_request_set_text(struct moeflux_request *r, const char *name, const char *text,
+                             struct moeflux_err *e);
+/* Appends a message to the field messages. role: "system", "user", "assistant" or "tool". Invalid UTF-8
+ * becomes U+FFFD. Errors: _USAGE (messages was set to something else than an array), _MEMORY. */
+int moeflux_request_say(struct moeflux_request *r, const char *role, const char *text, struct moeflux_err *e);
+/* Does the same with a JSON object, such as {"role": "tool", "tool_call_id": "...", "content": "..."}.
+ * Errors: also _FORMAT. */
+int moeflux_request_add_message(struct moeflux_request *r, const char *json, struct moeflux_err *e);
+/* Appends an answer as a message of the assistant, with its thinking and its complete calls. Errors: as
+ * moeflux_request_say. */
+int moeflux_request_add_answer(struct moeflux_request *r, const struct moeflux_answer *a,
+                               struct moeflux_err *e);
+/* Ends the answer that is computed for this request, as MOEFLUX_STOP_INTERRUPTED: before the next token, or
+ * at the next progress report of the prompt. If none is computed, the next one ends at its beginning. May be
+ * called from any thread, from a signal handler and from the callback of an answer. */
+void moeflux_request_cancel(struct moeflux_request *r);
+
+/* Makes the tokens of the request's prompt by the model's chat template. Returns their number; the first
+ * `cap` of them are stored in ids. Errors: those of moeflux_chat_answer that concern the request. */
+int64_t moeflux_chat_encode(struct moeflux_chat *c, const struct moeflux_request *r, int32_t *ids, size_t cap,
+                            struct moeflux_err *e);
+
+/* A call of a tool. The strings end with a NUL. */
+struct moeflux_call {
+    const char *id;        /* the model's own, or "call_..." */
+    const char *name;      /* the tool's */
+    const char *arguments; /* a JSON object, or its beginning if is_cut; in a piece: what has come so far */
+    bool is_cut;           /* the answer ended within the call */
+};
+
+enum moeflux_piece_kind {
+    MOEFLUX_PIECE_TEXT,
+    MOEFLUX_PIECE_THINKING,
+    MOEFLUX_PIECE_CALL_BEGINS,    /* id and name of a call are known; no text */
+    MOEFLUX_PIECE_CALL_ARGUMENTS, /* the text continues the arguments */
+    MOEFLUX_PIECE_CALL_ENDS,      /* the call is complete, or is_cut; no text */
+    MOEFLUX_PIECE_CALL_FAILS,     /* it is no call after all: its bytes follow as text; no text */
+};
+
+struct moeflux_logprob {
+    int32_t id;  /* -1: there are no more */
+    float value; /* natural logarithm of the token's probability, before the steps of sampling */
+};
+
+/* A part of an answer. Everything is borrowed during the callback. */
+struct moeflux_piece {
+    enum moeflux_piece_kind kind;
+    const char *text;                       /* [len] bytes, whole characters, without a NUL at the end */
+    size_t len;                             /* may be 0 */
+    int32_t id;                             /* the token that was sampled; -1: none in this piece */
+    uint32_t call_idx;                      /* number of the call, from 0; failed ones count */
+    const struct moeflux_call *call;        /* NULL: the piece belongs to no call */
+    const struct moeflux_logprob *logprobs; /* [1 + n_logprobs], that of `id` first; NULL: none asked for */
+    uint32_t n_logprobs;                    /* likeliest tokens (top_logprobs) */
+};
+
+/* Answers a request. The prompt keeps what the session has of it already (moeflux_session_reuse), so a
+ * conversation in one session evaluates only what is new. The session's max_context bounds prompt and answer.
+ * Afterwards the session has the tokens of both, except the answer's last ones, which were not evaluated.
+ *
+ * piece: receives the parts as they come, on this thread; false ends the answer as moeflux_request_cancel
+ * does. It must not call a function of the model, the session or the chat. NULL: nothing is reported.
+ *
+ * The caller owns *out (moeflux_answer_free); out may be NULL. A cancelled answer is no failure, nor is one
+ * that the model's progress callback ended. Errors leave the session usable:
+ *   _USAGE, _FORMAT    a field of the request, named; or the prompt has more tokens than the session holds
+ *   _UNSUPPORTED       the chat template, or a schema, has something that this program cannot do
+ *   others             those of moeflux_session_eval */
+int moeflux_chat_answer(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_request *r,
+                        bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
+                        struct moeflux_answer **out, struct moeflux_err *e);
+
+/* One of several requests that are answered at the same time: arguments and results of
+ * moeflux_chat_answer. */
+struct moeflux_task {
+    struct moeflux_session *session;
+    struct moeflux_request *request;
+    bool (*piece)(void *ctx, const struct moeflux_piece *p);
+    void *ctx;
+    struct moeflux_answer *answer; /* set: owned by the caller; NULL after a failure */
+    struct moeflux_err err;        /* set: its code is MOEFLUX_OK or the failure's */
+};
+enum { MOEFLUX_MAX_TASKS = 64 };
+/* Answers n requests, decoded together, on n threads that end with it. Sessions and requests must differ.
+ * Callbacks come from these threads, one at a time. Returns how many failed. Errors: _USAGE (n is above
+ * MOEFLUX_MAX_TASKS, or a session or request occurs twice; nothing is answered). */
+int moeflux_chat_answer_all(struct moeflux_chat *c, struct moeflux_task *tasks, uint32_t n,
+                            struct moeflux_err *e);
+
+enum moeflux_stop {
+    MOEFLUX_STOP_EOS,         /* the model ended it */
+    MOEFLUX_STOP_LENGTH,      /* max_tokens */
+    MOEFLUX_STOP_CONTEXT,     /* the session is full */
+    MOEFLUX_STOP_INTERRUPTED, /* cancelled */
+    MOEFLUX_STOP_TEXT,        /* one of the texts in `stop` */
+    MOEFLUX_STOP_CALLS,       /* the model ended it after at least one complete call */
+};
+/* Returns "eos", "length", "context", "interrupted", "stop" or "tool_calls". */
+const char *moeflux_stop_name(enum moeflux_stop stop);
+
+/* Pointers are borrowed until moeflux_answer_free. */
+struct moeflux_answer_info {
+    const char *text, *thinking; /* the whole of both, without calls; a NUL follows them */
+    size_t text_len, thinking_len;
+    const struct moeflux_call *calls; /* [n_calls] without failed ones */
+    uint32_t n_calls;
+    enum moeflux_stop stop;
+    /* The one of `stop` that ended it; part of `text` only with include_stop_str_in_output. NULL: none. */
+    const char *stop_text;
+    /* The type of the first tool that was left out, because it is no function ("web_search"); NULL: none. */
+    const char *skipped_tool;
+    uint64_t seed;         /* the request's, or the one that was drawn */
+    uint32_t n_prompt;     /* tokens of the prompt */
+    uint32_t n_reused;     /* part of n_prompt that the session had */
+    uint32_t n_tokens;     /* sampled tokens, also of the end and of a stop text */
+    const int32_t *tokens; /* [n_tokens] */
+    uint64_t prompt_ns;    /* time in which the prompt was evaluated */
+    uint64_t decode_ns;    /* time from the first token to the end */
+};
+struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *a);
+void moeflux_answer_free(struct moeflux_answer *a); /* NULL is legal */
+
+/* --- grammars, for callers who sample the tokens themselves --- */
+
+/* The beginning of a text that must fit a grammar. Used by one thread at a time. */
+struct moeflux_grammar;
+enum moeflux_grammar_kind {
+    MOEFLUX_GRAMMAR_RULES,       /* rules as in moeflux-grammar(7) */
+    MOEFLUX_GRAMMAR_JSON_SCHEMA, /* a JSON Schema */
+    MOEFLUX_GRAMMAR_JSON_OBJECT, /* any JSON object; the text is not used and may be NULL */
+    MOEFLUX_GRAMMAR_REGEX,       /* a regular expression that the whole text matches */
+};
+/* Begins a text. The caller owns *out (moeflux_grammar_free), and frees it before the chat is closed. Errors:
+ * _FORMAT, _UNSUPPORTED (what is wrong with the grammar), _MEMORY. */
+int moeflux_grammar_new(struct moeflux_grammar **out, struct moeflux_chat *c, enum moeflux_grammar_kind kind,
+                        const char *text, struct moeflux_err *e);
+void moeflux_grammar_free(struct moeflux_grammar *g); /* NULL is legal */
+/* Sets *ids to the tokens that may come next, for moeflux_sampler_restrict; the tokens that end an answer are
+ * among them where the text may end. Borrowed until the next call. Errors: _UNSUPPORTED (none may, or the
+ * grammar is too ambiguous), _MEMORY. */
+int moeflux_grammar_next(struct moeflux_grammar *g, const uint64_t **ids, struct moeflux_err *e);
+/* Appends a token. Errors: _USAGE (it does not fit; nothing changes), _UNSUPPORTED, _MEMORY. */
+int moeflux_grammar_accept(struct moeflux_grammar *g, int32_t id, struct moeflux_err *e);
+/* Returns whether the text may end here. */
+bool moeflux_grammar_may_end(const struct moeflux_grammar *g);
+
+/* --- devices, memory --- */
 
 struct moeflux_device {
     char option[16]; /* its name in moeflux_options.device: an index, or "cpu" */
@@ -553,10 +726,6 @@ struct moeflux_device {
 /* Fills up to `cap` entries: GPUs first, then the cpu, then software devices. Returns how many devices there
  * are. Without Vulkan there is only the cpu. Errors: _MEMORY, _UNSUPPORTED. */
 int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflux_err *e);
-
-/* Measures how fast the cpu's threads read memory together, in bytes a second. n_threads 0: as many as the
- * cpu would use. Takes some tenths of a second. Errors: _MEMORY. */
-int moeflux_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_err *e);
 
 /* What a model needs, from its files alone (no device). */
 struct moeflux_needs {
@@ -587,7 +756,7 @@ struct moeflux_needs {
     uint64_t floor_bytes;
 };
 /* Reads what a model needs. dir: a model directory, or a file named X.json, which is a configuration alone;
- * moeflux_make_plan and moeflux_measure take the same. Errors: _IO, _FORMAT, _UNSUPPORTED, _MEMORY. */
+ * moeflux_make_plan takes the same. Errors: _IO, _FORMAT, _UNSUPPORTED, _MEMORY. */
 int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux_err *e);
 /* Does the same with the options' active_experts, expert_share and kv_type (AUTO: float32). Other options but
  * `dir` are not used. Errors: also _USAGE. */
@@ -642,93 +811,6 @@ struct moeflux_plan {
 /* Makes the plan. Errors: those of moeflux_model_open, such as _NO_FIT with the numbers, _UNSUPPORTED and
  * _DEVICE. */
 int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e);
-
-struct moeflux_device_speeds { /* one device; members as in moeflux_speeds */
-    double kernel_bytes_s, dispatch_s, round_trip_s, copy_bytes_s;
-};
-
-/* How fast this machine is; names end in _s: seconds, or bytes a second. 0: not measured. */
-struct moeflux_speeds {
-    double disk_bytes_s; /* reads of this model's experts, top_k at a time, as a layer asks for them */
-    bool disk_is_direct; /* read without the page cache; else it may have helped */
-    uint64_t disk_bytes; /* bytes read for the measurement */
-    char disk_how[256];  /* "direct", or why there is no speed */
-    /* Name. Several: their names; the speeds are those of a token that passes through all their layers. */
-    char device[256];
-    double kernel_bytes_s; /* product of a quantised matrix and a vector */
-    double dispatch_s;     /* one small kernel with the barrier after it */
-    double round_trip_s;   /* one submission and the wait for it */
-    double copy_bytes_s;   /* host to device; also 0 where that is the same memory */
-    double cpu_bytes_s;    /* the product on the CPU's cores; also 0 where every device is the CPU */
-    uint32_t n_devices;    /* entries of devices[] */
-    struct moeflux_device_speeds devices[MOEFLUX_MAX_DEVICES];
-    char device_fault[512]; /* why the device has no speeds; "": it has */
-    double memory_bytes_s;  /* this machine's memory, read by n_threads */
-    uint32_t n_threads;
-    /* Another device with faster products: its name in moeflux_options.device ("": none), its full name and
-     * the speed of its products. */
-    char faster_device[16];
-    char faster_name[256];
-    double faster_bytes_s;
-};
-/* Measures the speeds: about a second for the disk and less for the device. Errors: those of opening the
- * model directory; a device or disk that cannot be measured is no failure. */
-int moeflux_measure(const struct moeflux_options *o, struct moeflux_speeds *out, struct moeflux_err *e);
-
-/* The parts of one decoded token's time, in seconds. */
-struct moeflux_forecast {
-    double compute_s, copy_s, disk_s;
-    double apart_s;      /* the whole token if nothing is prefetched */
-    double overlapped_s; /* the whole token if everything is prefetched */
-};
-/* Returns the forecast. hits: share of chosen experts that device or host hold, 0 to 1. plan: NULL: none. */
-struct moeflux_forecast moeflux_make_forecast(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                                              const struct moeflux_speeds *s, double hits);
-
-/* A token's time in seconds, by where its routed experts are computed. Advice: nothing acts on it. */
-struct moeflux_placement {
-    double gpu_s, cpu_s, best_s; /* all on the device, all on the CPU, the first best_cpu_layers on the CPU */
-    uint32_t best_cpu_layers;    /* a value for moeflux_options.n_cpu_layers */
-};
-/* Fills *out and returns true, if the speeds of device and CPU are both known; else returns false. */
-bool moeflux_compare_placements(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                                const struct moeflux_speeds *s, struct moeflux_placement *out);
-
-/* The best split of the layers over several devices. Advice: nothing acts on it. */
-struct moeflux_split {
-    uint32_t n_layers[MOEFLUX_MAX_DEVICES]; /* each device's; usable as moeflux_options.tensor_split */
-    double token_s, best_token_s;           /* a token on all devices: as planned, with n_layers */
-    double slowest_s, best_slowest_s;       /* its time on the slowest device, which limits a prompt */
-};
-/* Fills *out. Returns 1 if another split than the plan's would be faster by more than the measurements'
- * error, else 0. Also 0, with zeros in *out, if there is one device, or a device has no speed. Errors:
- * _MEMORY. */
-int moeflux_find_split(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                       const struct moeflux_speeds *s, struct moeflux_split *out, struct moeflux_err *e);
-
-struct moeflux_selftest_row {
-    const char *kernel;
-    const char *shape;
-    double error, bound; /* relative error, and what is allowed */
-    bool ok;
-    bool skipped;       /* the device has no kernel for it: nothing was computed; `ok` is true */
-    const char *device; /* name */
-};
-struct moeflux_selftest_options {
-    const char *device, *cpu_isa; /* those of moeflux_options */
-    bool full;                    /* all formats and sizes; false: each path through each kernel once */
-    /* Called once for each case, by one thread at a time; its strings are borrowed for the call. */
-    void (*row)(void *ctx, const struct moeflux_selftest_row *r);
-    /* Called before each case on a Vulkan device, by one thread at a time: its number, from 1, and the number
-     * of cases. NULL: no calls. */
-    void (*progress)(void *ctx, uint32_t case_number, uint32_t n_cases);
-    void *ctx;
-};
-/* Runs every operation on a device against the reference over a grid of shapes. The cpu is tested with each
- * instruction set that the processor has, or with `cpu_isa` alone; a Vulkan device by several threads, since
- * its driver compiles a pipeline for most cases. Returns the number of failed cases. Errors: those of opening
- * the device. */
-int moeflux_selftest(const struct moeflux_selftest_options *o, struct moeflux_err *e);
 
 #ifdef __GNUC__
 #pragma GCC visibility pop

@@ -8,7 +8,7 @@
 #include "api/anthropic_body.h"
 #include "api/api_request.h"
 #include "api/chat_body.h"
-#include "api/choice.h"
+#include "generate/choice.h"
 #include "api/dialect.h"
 #include "api/items.h"
 #include "api/refusal.h"

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/choice.h"
+#include "generate/choice.h"
 #include "api/fields.h"
 #include "api/messages.h"
 #include "api/refusal.h"

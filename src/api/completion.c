@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "api/api_request.h"
-#include "api/choice.h"
+#include "generate/choice.h"
 #include "api/dialect.h"
 #include "api/refusal.h"
 #include "api/token_lists.h"

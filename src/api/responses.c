@@ -7,7 +7,7 @@
 
 #include "api/api_request.h"
 #include "api/chat_body.h"
-#include "api/choice.h"
+#include "generate/choice.h"
 #include "api/dialect.h"
 #include "api/fields.h"
 #include "api/items.h"

@@ -34,12 +34,12 @@ static const char *setting(const char *name)
     return value && *value ? value : NULL;
 }
 
-/* Returns the directory of the cache; NULL: no variable names one, or no memory. */
-static char *find_cache(struct moeflux_err *e)
+char *hub_cache(struct moeflux_err *e)
 {
     static const struct {
         const char *variable, *inside;
     } places[] = {{"HF_HUB_CACHE", NULL},
+                  {"HUGGINGFACE_HUB_CACHE", NULL},
                   {"HF_HOME", "hub"},
                   {"XDG_CACHE_HOME", "huggingface/hub"},
                   {"HOME", ".cache/huggingface/hub"}};
@@ -52,17 +52,20 @@ static char *find_cache(struct moeflux_err *e)
     return NULL;
 }
 
+int hub_folder(const char *name, char folder[HUB_FOLDER], struct moeflux_err *e)
+{
+    int org = (int)strcspn(name, "/");
+    int n = snprintf(folder, HUB_FOLDER, "models--%.*s--%s", org, name, name + org + 1);
+    return n > 0 && n < HUB_FOLDER
+               ? 0
+               : err_set(e, ERR_IO, "%.64s...: the name of a repository is too long", name);
+}
+
 /* Returns the directory of a repository. */
 static char *find_repository(const char *cache, const char *name, struct moeflux_err *e)
 {
-    char folder[512];
-    int org = (int)strcspn(name, "/");
-    int n = snprintf(folder, sizeof folder, "models--%.*s--%s", org, name, name + org + 1);
-    if (n < 0 || (size_t)n >= sizeof folder) {
-        err_set(e, ERR_IO, "%s: the name of a repository is too long", name);
-        return NULL;
-    }
-    return file_join(cache, folder, e);
+    char folder[HUB_FOLDER];
+    return hub_folder(name, folder, e) ? NULL : file_join(cache, folder, e);
 }
 
 /* --- a snapshot --- */
@@ -309,15 +312,15 @@ static int choose(const char *repository, struct snapshot *best, struct moeflux_
 int hub_find(const char *name, char **path, struct moeflux_err *e)
 {
     struct snapshot best = {0};
-    char *cache = find_cache(e), *repository = cache ? find_repository(cache, name, e) : NULL;
+    char *cache = hub_cache(e), *repository = cache ? find_repository(cache, name, e) : NULL;
     int rc = repository ? choose(repository, &best, e) : (int)e->code;
     if (rc == 0 && !best.path)
         rc = err_set(e, ERR_IO,
-                     "%s: no such directory, and %s has no snapshot of the repository; \"hf download %s\" "
+                     "%s: no such directory, and %s has no snapshot of the repository; \"moeflux get %s\" "
                      "fetches it",
                      name, cache, name);
     else if (rc == 0 && best.n_missing)
-        rc = err_set(e, ERR_IO, "%s: %u of %u files missing in %s: hf download %s again", name,
+        rc = err_set(e, ERR_IO, "%s: %u of %u files missing in %s: moeflux get %s fetches them", name,
                      best.n_missing, best.n_files, best.path, name);
     if (rc == 0) {
         *path = best.path;

@@ -4,7 +4,7 @@
  *   CACHE/models--ORG--NAME/refs/main           the revision that the name stood for last
  *   CACHE/models--ORG--NAME/snapshots/REVISION  a directory of links to files
  *
- * CACHE is HF_HUB_CACHE, else HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else
+ * CACHE is HF_HUB_CACHE or HUGGINGFACE_HUB_CACHE, else HF_HOME/hub, else XDG_CACHE_HOME/huggingface/hub, else
  * ~/.cache/huggingface/hub. */
 #ifndef MOEFLUX_CLI_HUB_H
 #define MOEFLUX_CLI_HUB_H
@@ -17,6 +17,14 @@ struct options;
 /* Returns whether the text has the form of a repository's name: two words of letters, digits, ".", "_" and
  * "-". */
 bool hub_is_name(const char *text);
+
+/* Returns the directory of the cache, which need not exist; the caller frees it. NULL with `e` filled: no
+ * variable names one, or no memory. */
+char *hub_cache(struct moeflux_err *e);
+
+/* Writes the name that a repository's directory has in the cache. ERR_IO: it is too long. */
+enum { HUB_FOLDER = 255 };
+int hub_folder(const char *name, char folder[HUB_FOLDER], struct moeflux_err *e);
 
 /* Finds the snapshot of a repository that has all files: refs/main's, else the newest. *path: fresh memory;
  * its directory, or the file if its only weights are one GGUF file or one split set. A snapshot of several

@@ -1,14 +1,13 @@
-#include "cli/report/answer_fields.h"
 #include "cli/run.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "cli/exit.h"
 #include "cli/options/answer_grammar.h"
+#include "cli/report/answer_fields.h"
 #include "cli/report/logprob_lines.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
@@ -21,14 +20,11 @@
 #include "cli/terminal/bar.h"
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
-#include "generate/answer.h"
-#include "generate/answer_json.h"
-#include "generate/constrain.h"
+#include "generate/choice.h"
 #include "generate/generator.h"
 #include "generate/prompt_cache.h"
 #include "generate/tools.h"
 #include "moeflux.h"
-#include "text/grammar/constraint.h"
 
 /* Everything that one run owns; zeroed at first. */
 struct run {
@@ -38,15 +34,13 @@ struct run {
     struct bar bar;
     struct prompt prompt;
     struct str grammar; /* the answer must fit it; empty: none */
-    struct constraint *constraint;
     struct probe probe;
     struct generator generator;
     struct prompt_cache cache;
-    struct token_list tokens; /* the prompt's */
-    uint32_t n_system;        /* leading tokens that are the system text's */
-    struct json_t *tools;     /* NULL: none */
+    struct choice choice; /* its strings are borrowed */
+    uint32_t n_system;    /* leading tokens that are the system text's */
+    struct json_t *tools; /* NULL: none */
     struct answer answer;
-    struct stats stats;
 };
 
 void run_tell_replaced(const struct options *o, unsigned long n_replaced)
@@ -106,6 +100,7 @@ static int encode_messages(struct run *r, const char *text, size_t len, size_t *
 {
     const char *system = r->options->system;
     json_t *messages = json_array();
+    struct token_list *tokens = &r->choice.request.tokens;
     struct chat_prompt prompt = {.messages = messages, .tools = r->tools, .opens_answer = true};
     int rc = messages ? 0 : err_set(e, ERR_MEMORY, "out of memory for a prompt");
     if (!rc && system && *system)
@@ -113,7 +108,7 @@ static int encode_messages(struct run *r, const char *text, size_t len, size_t *
     if (!rc)
         rc = chat_say(messages, "user", text, len, n_replaced, e);
     if (!rc)
-        rc = chat_prompt_tokens(&r->generator.chat, &prompt, &r->tokens, &r->n_system, e);
+        rc = chat_prompt_tokens(&r->generator.chat, &prompt, tokens, &r->n_system, e);
     json_decref(messages);
     return rc;
 }
@@ -122,16 +117,17 @@ static int encode(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     const struct str *text = &r->prompt.text;
+    struct token_list *tokens = &r->choice.request.tokens;
     size_t n_replaced = 0;
     int rc = 0;
     if (r->prompt.is_ids) {
         /* The list is moved, so that one of them owns the ids. */
-        r->tokens = r->prompt.ids;
+        *tokens = r->prompt.ids;
         r->prompt.ids = (struct token_list){0};
         return 0;
     }
     if (o->raw) {
-        rc = generator_encode(&r->generator, str_text(text), text->len, SPECIALS_AS_TOKENS, &r->tokens,
+        rc = generator_encode(&r->generator, str_text(text), text->len, SPECIALS_AS_TOKENS, tokens,
                               &n_replaced, e);
         run_tell_replaced(o, n_replaced);
         return rc;
@@ -143,27 +139,28 @@ static int encode(struct run *r, struct moeflux_err *e)
 
 static int check_length(const struct run *r, struct moeflux_err *e)
 {
-    size_t n = r->tokens.n;
+    size_t n = r->choice.request.tokens.n;
     uint32_t most = r->generator.max_context;
     if (n > most)
         return err_set(e, ERR_USAGE, "the prompt has %zu tokens, the context holds %u (-c)", n, most);
     return 0;
 }
 
-static int prefill(struct run *r, struct moeflux_err *e)
+/* Evaluates the prompt, for choice_answer. */
+static int prefill(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+                   uint32_t *n_reused, struct moeflux_err *e)
 {
+    struct run *r = ctx;
     struct moeflux_outputs outputs = {0};
     struct generator *s = &r->generator;
-    int rc = probe_begin(&r->probe, &s->info, &r->tokens, &outputs, e);
+    const struct token_list *tokens = &c->request.tokens;
+    int rc = probe_begin(&r->probe, &s->info, tokens, &outputs, e);
     if (rc)
         return rc;
-    r->stats.start_ns = clock_ns();
     r->cache.n_system = r->n_system;
-    rc = prompt_cache_eval(&r->cache, s, &r->tokens, &outputs, e);
-    r->stats.prefill_ns = clock_ns() - r->stats.start_ns;
-    r->stats.n_reused = r->cache.n_reused;
-    r->stats.n_prompt = (uint32_t)r->tokens.n - r->cache.n_reused;
-    bar_end(&r->bar);
+    rc = prompt_cache_eval(&r->cache, s, tokens, sampling, &outputs, e);
+    *n_reused = r->cache.n_reused;
+    bar_hold(&r->bar);
     return rc ? rc : probe_finish(&r->probe, s->logits, e);
 }
 
@@ -171,13 +168,13 @@ static int print_json(struct run *r, struct moeflux_err *e)
 {
     const struct answer *a = &r->answer;
     const struct generator *s = &r->generator;
+    const struct stats st = stats_of(&r->choice);
     json_t *object = json_object();
-    answer_fields_add(object, s->tokenizer, a, r->tokens.n, r->stats.n_reused,
+    answer_fields_add(object, s->tokenizer, a, r->choice.request.tokens.n, st.n_reused,
                       r->options->logprobs != REQUEST_NO_LOGPROBS);
-    json_object_set_new(object, "prefill_tok_s",
-                        stats_number(stats_rate(r->stats.n_prompt, r->stats.prefill_ns)));
+    json_object_set_new(object, "prefill_tok_s", stats_number(stats_rate(st.n_prompt, st.prefill_ns)));
     json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
-    json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(&r->stats, a)));
+    json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(st.start_ns, a)));
     json_object_set_new(object, "load_s", json_real((double)s->load_ns / 1e9));
     json_object_set_new(object, "seed", json_integer((json_int_t)s->seed));
     json_object_set_new(object, "model", output_json_text(r->options->model, strlen(r->options->model)));
@@ -188,39 +185,30 @@ static int print_json(struct run *r, struct moeflux_err *e)
     return output_json(r->out, object, e);
 }
 
-/* Evaluates the prompt, and compiles the grammar at the same time. */
-static int prepare(struct run *r, struct moeflux_err *e)
-{
-    struct constrain_ahead ahead;
-    constrain_ahead(&ahead, &r->generator, r->grammar.len ? str_text(&r->grammar) : NULL, false);
-    int rc = prefill(r, e), made = constrain_await(&ahead, &r->constraint, rc ? NULL : e);
-    return rc ? rc : made;
-}
-
-static int generate(struct run *r, struct moeflux_err *e)
+static int answer(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
+    struct request_options *request = &r->choice.request.options;
     struct printer printer;
-    struct request_options request = options_request(o);
-    int rc = uses_chat(r) ? request_use_chat(&request, &r->generator, "the answer", e) : 0;
+    *request = options_request(o);
+    request->raw = !uses_chat(r);
+    request->predict = answer_limit(o);
+    request->tools = r->tools;
+    request->grammar = r->grammar.len ? str_text(&r->grammar) : NULL;
+    r->choice.seed = r->generator.seed;
+    int rc = request->raw ? 0 : request_use_chat(request, &r->generator, "the answer", e);
     if (rc)
         return rc;
-    struct answer_options ao = request_answer(&request);
-    ao.limit = answer_limit(o);
-    ao.chat = uses_chat(r);
-    ao.tools = r->tools;
-    ao.constraint = r->constraint;
+    struct choice_call call = {
+        .generator = &r->generator, .grammars = &r->generator, .prefill = prefill, .ctx = r};
     printer_init(&printer, r->out, o, r->term);
     if (!o->json)
-        ao.sink = printer_sink(&printer);
-    bar_hold(&r->bar);
-    rc = answer_run(&r->answer, &r->generator, &ao, e);
+        call.sink = printer_sink(&printer);
+    rc = choice_answer(&r->choice, &call, &r->answer, e);
     struct moeflux_err closing = {0};
     int ended = printer_end(&printer, &closing);
     bar_end(&r->bar);
-    if (!rc && ended)
-        rc = err_set(e, closing.code, "%s", closing.text);
-    return rc;
+    return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
 }
 
 static void warn(void *ctx, const char *text)
@@ -270,17 +258,16 @@ static int run_all(struct run *r, struct moeflux_err *e)
     if (!rc)
         rc = load_cache(r, e);
     if (!rc)
-        rc = prepare(r, e);
-    if (!rc)
-        rc = generate(r, e);
+        rc = answer(r, e);
     if (!rc && o->json)
         rc = print_json(r, e);
     if (!rc && !o->json)
         logprob_lines_say(r->generator.tokenizer, &r->answer);
     if (!rc)
         run_tell_thinking(&r->answer);
+    const struct stats st = stats_of(&r->choice);
     if (!rc && o->stats)
-        stats_print(&r->stats, &r->answer, &r->generator);
+        stats_print(&st, &r->answer, &r->generator);
     if (!rc && r->cache.unwritten.code)
         rc = err_set(e, r->cache.unwritten.code, "%s", r->cache.unwritten.text);
     if (!rc && r->answer.stop == ANSWER_INTERRUPTED)
@@ -298,9 +285,8 @@ int run_once(const struct options *o, const struct term *t, struct output *out, 
     rc = setup_save_usage(&r.generator, o, rc, e);
     bar_end(&r.bar);
     answer_free(&r.answer);
-    constraint_free(r.constraint);
     json_decref(r.tools);
-    token_list_free(&r.tokens);
+    choice_free(&r.choice);
     generator_close(&r.generator);
     probe_close(&r.probe);
     prompt_free(&r.prompt);

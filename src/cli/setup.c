@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "cli/chat_template.h"
@@ -11,6 +12,7 @@
 #include "cli/place.h"
 #include "cli/terminal/bar.h"
 #include "cli/report/use.h"
+#include "engine/lab/lab.h"
 #include "engine/plan/devices.h"
 #include "generate/generator.h"
 
@@ -114,6 +116,24 @@ static int open_copies(struct generator *s, const struct moeflux_options *engine
     return rc;
 }
 
+/* Opens the model and writes a trace. */
+static int open_traced(struct generator *s, const struct moeflux_options *engine, const char *trace,
+                       struct moeflux_err *e)
+{
+    uint64_t start = clock_ns();
+    struct moeflux_model *m;
+    int rc = lab_open_traced(&m, engine, trace, e);
+    if (rc)
+        return rc;
+    if ((rc = generator_of_model(s, m, e))) {
+        moeflux_model_close(m);
+        return rc;
+    }
+    generator_report(s, &engine->progress);
+    s->load_ns = clock_ns() - start;
+    return 0;
+}
+
 static void warn(void *ctx, const char *text)
 {
     const struct options *o = ctx;
@@ -134,7 +154,7 @@ int setup_open_for(struct generator *s, const struct options *o, struct bar *bar
         rc = open_copies(s, &engine, n_sequences, e);
     else if (!rc) {
         keep_contexts(&engine, n_sequences);
-        rc = generator_open(s, &engine, e);
+        rc = o->trace ? open_traced(s, &engine, o->trace, e) : generator_open(s, &engine, e);
     }
     bar_end(bar);
     if (!rc)
@@ -179,7 +199,7 @@ int setup_save_usage(const struct generator *s, const struct options *o, int rc,
     if (!s->model || (rc && rc != ERR_INTERRUPTED))
         return rc;
     int saved = o->usage ? moeflux_model_save_usage(s->model, o->usage, e) : 0;
-    int traced = moeflux_model_save_trace(s->model, saved ? NULL : e);
+    int traced = lab_save_trace(s->model, saved ? NULL : e);
     saved = saved ? saved : traced;
     if (!saved && !rc && o->trace && o->stats)
         saved = tell_replay(s, o, e);

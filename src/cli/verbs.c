@@ -10,6 +10,7 @@
 #include "cli/exit.h"
 #include "cli/options/number.h"
 #include "cli/options/options.h"
+#include "cli/options/usage.h"
 #include "cli/output.h"
 #include "cli/say.h"
 #include "cli/signals.h"
@@ -17,12 +18,13 @@
 #include "cli/terminal/term.h"
 #include "convert/convert.h"
 #include "convert/check.h"
+#include "engine/lab/lab.h"
 #include "moeflux.h"
 
 int verbs_help(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct str text = {0};
-    options_help(o, &text);
+    usage_add(o, &text);
     output_add(out, str_text(&text), text.len);
     str_free(&text);
     return output_flush(out, e);
@@ -121,7 +123,7 @@ struct selftest {
     struct bar bar;
 };
 
-static void print_case(void *ctx, const struct moeflux_selftest_row *r)
+static void print_case(void *ctx, const struct lab_selftest_row *r)
 {
     struct selftest *st = ctx;
     struct moeflux_err ignored;
@@ -152,13 +154,13 @@ int verbs_selftest(const struct options *o, const struct term *t, struct output 
 {
     struct selftest st = {.out = out};
     bar_init(&st.bar, t);
-    int n_failed = moeflux_selftest(&(struct moeflux_selftest_options){.device = o->device,
-                                                                       .cpu_isa = options_cpu_isa(o),
-                                                                       .full = o->word != NULL,
-                                                                       .row = print_case,
-                                                                       .progress = report_progress,
-                                                                       .ctx = &st},
-                                    e);
+    int n_failed = lab_selftest(&(struct lab_selftest_options){.device = o->device,
+                                                               .cpu_isa = options_cpu_isa(o),
+                                                               .full = o->word != NULL,
+                                                               .row = print_case,
+                                                               .progress = report_progress,
+                                                               .ctx = &st},
+                                e);
     bar_end(&st.bar);
     if (n_failed < 0)
         return n_failed;

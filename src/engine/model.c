@@ -173,11 +173,23 @@ static int await_kernels(struct moeflux_model *m, struct moeflux_err *e)
 
 int moeflux_model_open(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e)
 {
-    return test_hooks_open(out, o, NULL, e);
+    return model_open(out, o, NULL, NULL, e);
+}
+
+int moeflux_model_open_dir(struct moeflux_model **out, const char *dir, const char *device,
+                           struct moeflux_err *e)
+{
+    return moeflux_model_open(out, &(struct moeflux_options){.dir = dir, .device = device}, e);
 }
 
 int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,
                     struct moeflux_err *e)
+{
+    return model_open(out, o, h, NULL, e);
+}
+
+int model_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,
+               const char *trace, struct moeflux_err *e)
 {
     struct stage_plan p;
     *out = NULL;
@@ -192,7 +204,7 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     if (rc == 0)
         rc = load_plan_open_model(&m->dir, o, e);
     if (rc == 0)
-        rc = open_trace(m, o->trace, e);
+        rc = open_trace(m, trace, e);
     if (rc == 0)
         rc = open_devices(m, &p, o, h, e);
     if (rc == 0)
@@ -305,7 +317,8 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
 {
     const struct config *c = &m->dir.config;
     const struct exec_caps caps = exec_get_caps(m->stages[0].exec);
-    return (struct moeflux_model_info){.architecture = m->dir.config.family->name,
+    return (struct moeflux_model_info){.dir = m->dir.path,
+                                       .architecture = m->dir.config.family->name,
                                        .device = m->n_stages > 1 ? m->device_names : caps.name,
                                        .backend = !caps.is_host    ? "vulkan"
                                                   : caps.is_native ? "cpu"
@@ -348,9 +361,4 @@ int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, st
     int rc = usage_write(path, c->n_layers, c->n_experts, counts, e);
     free(counts);
     return rc;
-}
-
-int moeflux_model_save_trace(struct moeflux_model *m, struct moeflux_err *e)
-{
-    return m->trace ? trace_writer_commit(m->trace, e) : 0;
 }

@@ -52,6 +52,13 @@ struct moeflux_model {
     bool has_locks;
 };
 
+struct test_hooks;
+
+/* Opens a model (moeflux_model_open). h: NULL: no hooks. trace: file of the router's choices (lab.h); NULL:
+ * none. */
+int model_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,
+               const char *trace, struct moeflux_err *e);
+
 /* Returns the stage that computes a layer. */
 struct stage *model_stage(struct moeflux_model *m, uint32_t layer);
 const struct arch_stores *model_stores(const struct moeflux_model *m, uint32_t layer);

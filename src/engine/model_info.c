@@ -1,10 +1,9 @@
-/* The functions of moeflux.h that need no opened model: a model's needs, its parts, the self-test. */
+/* The functions of moeflux.h that need no opened model: a model's needs, its parts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "arch/arch.h"
-#include "base/cores.h"
 #include "base/format.h"
 #include "base/mem.h"
 #include "engine/plan/format_text.h"
@@ -16,7 +15,6 @@
 #include "model/fp8.h"
 #include "model/family.h"
 #include "model/model_dir.h"
-#include "selftest/selftest.h"
 
 /* Counts the parameters of the dense tensors, without scales and biases of quantised ones. */
 static uint64_t params_of(const struct model_dir *d, bool is_table)
@@ -141,43 +139,4 @@ int moeflux_list_parts(const char *dir, struct moeflux_part *out, uint32_t cap, 
     }
     spread_free(&d);
     return rc < 0 ? rc : n;
-}
-
-static void relay_row(void *ctx, const struct selftest_row *r)
-{
-    const struct moeflux_selftest_options *to = ctx;
-    const struct moeflux_selftest_row row = {r->kernel, r->shape,   r->error, r->bound,
-                                             r->ok,     r->skipped, r->device};
-    if (to->row)
-        to->row(to->ctx, &row);
-}
-
-static void relay_progress(void *ctx, uint32_t case_number, uint32_t n_cases)
-{
-    const struct moeflux_selftest_options *to = ctx;
-    if (to->progress)
-        to->progress(to->ctx, case_number, n_cases);
-}
-
-int moeflux_selftest(const struct moeflux_selftest_options *o, struct moeflux_err *e)
-{
-    /* More threads than this hold each other up in the drivers. */
-    enum { MAX_THREADS = 8 };
-    struct moeflux_selftest_options relay = *o;
-    struct exec *x;
-    const struct moeflux_options of = {.device = o->device, .cpu_isa = o->cpu_isa};
-    struct selftest s = {.device = o->device,
-                         .isa = o->cpu_isa,
-                         .row = relay_row,
-                         .progress = relay_progress,
-                         .ctx = &relay,
-                         .grid = o->full ? SELFTEST_FULL : SELFTEST_FIRST,
-                         .n_threads = (uint32_t)size_min(cores_useful(""), MAX_THREADS)};
-    int rc = load_plan_open_exec(&x, &of, NULL, NULL, e);
-    if (rc < 0)
-        return rc;
-    if (exec_get_caps(x).is_native)
-        s.device = "cpu";
-    exec_close(x);
-    return selftest_run(&s, e);
 }

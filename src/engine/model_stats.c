@@ -207,14 +207,3 @@ void moeflux_model_reset_stats(struct moeflux_model *m)
         exec_reset_stats(at->exec);
     }
 }
-
-uint64_t moeflux_model_layer_wait_ns(const struct moeflux_model *m, uint32_t layer)
-{
-    uint64_t ns = 0;
-    for (uint32_t k = 0; layer < m->dir.config.n_layers && k < m->n_stages; k++)
-        for (int i = 0; i < EXPERT_SIDES; i++) {
-            const struct expert_store *store = m->stages[k].sides[i].store;
-            ns += store ? expert_store_layer_wait_ns(store, layer) : 0;
-        }
-    return ns;
-}

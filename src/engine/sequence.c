@@ -379,6 +379,18 @@ static int eval_part(struct moeflux_session *s, const int32_t *ids, uint32_t lef
     return rc;
 }
 
+bool sequence_report(const struct moeflux_session *s, uint64_t done, uint64_t total)
+{
+    const char *what = s->progress_at.what;
+    return progress_report(&s->model->progress, what, "tok", done, total) &&
+           (total == 0 || progress_report(&s->watcher, what, "tok", done, total));
+}
+
+void sequence_watch(struct moeflux_session *s, const struct moeflux_progress *p)
+{
+    s->watcher = p ? *p : (struct moeflux_progress){0};
+}
+
 /* Evaluates the ids chunk by chunk. */
 static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                        const struct moeflux_outputs *outputs, struct moeflux_err *e)
@@ -398,7 +410,7 @@ static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n
         rc = checkpoint_by_itself(s, here, e);
         if (rc < 0)
             return rc;
-        if (!progress_report(&s->model->progress, s->progress_at.what, "tok", done, n))
+        if (!sequence_report(s, done, n))
             return stop_at(s, done, n, e);
     }
     return 0;

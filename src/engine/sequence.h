@@ -24,6 +24,11 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
  * name in progress reports. ids may point into s->history, where these ids belong. */
 int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                  const struct moeflux_outputs *outputs, const char *what, struct moeflux_err *e);
+/* Reports progress to the model's callback and, while several tokens are evaluated, to the sequence's
+ * watcher. Returns whether to continue. */
+bool sequence_report(const struct moeflux_session *s, uint64_t done, uint64_t total);
+/* Sets or removes (NULL) the watcher of a sequence. */
+void sequence_watch(struct moeflux_session *s, const struct moeflux_progress *p);
 /* Waits for the devices after a stopped evaluation and restores the recurrent state from its backup. Calls
  * the progress callback meanwhile. ERR_INTERRUPTED. */
 int sequence_recover(struct moeflux_session *s, struct moeflux_err *e);

@@ -50,6 +50,7 @@ struct moeflux_session {
     uint64_t mark;
     /* progress of the current evaluation; in batched decode the first sequence's is used */
     struct progress_at progress_at;
+    struct moeflux_progress watcher; /* asked, too, while several tokens are evaluated; zeroed: none */
     /* called once when the evaluation has left the first stage, then cleared; may be NULL */
     void (*left)(void *ctx);
     void *left_ctx;

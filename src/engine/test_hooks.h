@@ -1,6 +1,6 @@
 /* test_hooks.h - settings of a device that only tests change.
  *
- * Each function does what its namesake of moeflux.h does, with hooks; NULL: none. */
+ * Each function does what its namesake of moeflux.h or lab.h does, with hooks; NULL: none. */
 #ifndef MOEFLUX_ENGINE_TEST_HOOKS_H
 #define MOEFLUX_ENGINE_TEST_HOOKS_H
 
@@ -9,6 +9,7 @@
 #include "moeflux.h"
 
 struct exec_shelf;
+struct lab_speeds;
 
 struct test_hooks {
     bool staged;               /* device memory is treated as not mapped, even if it is host memory */
@@ -21,7 +22,7 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
                     struct moeflux_err *e);
 int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hooks *h,
                          struct moeflux_plan *out, struct moeflux_err *e);
-int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks *h,
-                       struct moeflux_speeds *out, struct moeflux_err *e);
+int test_hooks_measure(const struct moeflux_options *o, const struct test_hooks *h, struct lab_speeds *out,
+                       struct moeflux_err *e);
 
 #endif

@@ -192,6 +192,11 @@ void moeflux_sampler_reset(struct moeflux_sampler *s)
     sampler_reset(s->sampler);
 }
 
+void moeflux_sampler_restrict(struct moeflux_sampler *s, const uint64_t *ids)
+{
+    sampler_set_mask(s->sampler, ids);
+}
+
 int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
                          int32_t *next, struct moeflux_err *e)
 {

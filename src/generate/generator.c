@@ -16,18 +16,36 @@
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
-    *s = (struct generator){.dir = o->dir, .progress = o->progress};
-    int rc = moeflux_model_open(&s->model, o, e);
+    struct moeflux_model *m;
+    *s = (struct generator){0};
+    int rc = moeflux_model_open(&m, o, e);
     if (rc)
         return rc;
-    s->info = moeflux_model_get_info(s->model);
-    if (s->info.tokenizer_path && !(s->tokenizer = tokenizer_open(s->info.tokenizer_path, e))) {
-        generator_close(s);
-        return (int)e->code;
+    rc = generator_of_model(s, m, e);
+    if (rc) {
+        moeflux_model_close(m);
+        return rc;
     }
-    if (s->tokenizer)
-        tokenizer_set_progress(s->tokenizer, &o->progress);
+    generator_report(s, &o->progress);
     s->load_ns = clock_ns() - start;
+    return 0;
+}
+
+void generator_report(struct generator *s, const struct moeflux_progress *p)
+{
+    s->progress = *p;
+    if (s->tokenizer)
+        tokenizer_set_progress(s->tokenizer, p);
+}
+
+int generator_of_model(struct generator *s, struct moeflux_model *m, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    *s = (struct generator){.info = moeflux_model_get_info(m)};
+    if (s->info.tokenizer_path && !(s->tokenizer = tokenizer_open(s->info.tokenizer_path, &why)))
+        return err_set(e, why.code, "%s", why.text);
+    s->dir = s->info.dir;
+    s->model = m;
     return 0;
 }
 

@@ -26,7 +26,7 @@ struct generator_evaluator {
 
 struct generator {
     struct moeflux_model *model;
-    const char *dir;                  /* model directory; borrowed */
+    const char *dir;                  /* model directory; borrowed from the model */
     struct moeflux_progress progress; /* reports loading and prompts; asked before each token to continue */
     struct moeflux_model_info info;
     struct tokenizer *tokenizer; /* NULL: the directory has none */
@@ -50,6 +50,12 @@ struct generator {
 /* Opens the model and its tokenizer. o->dir and o->progress.ctx must outlive the generator. Errors: those of
  * moeflux_model_open. */
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e);
+
+/* Makes a generator of an opened model, which it owns then; after a failure the caller still does. Errors:
+ * those of tokenizer_open. */
+int generator_of_model(struct generator *s, struct moeflux_model *m, struct moeflux_err *e);
+/* Sets the progress callback, whose ctx must outlive the generator. */
+void generator_report(struct generator *s, const struct moeflux_progress *p);
 
 /* Opens another copy of the model, which has its own sequences. o: the options of generator_open with another
  * device. */

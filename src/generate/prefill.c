@@ -5,21 +5,25 @@
 
 /* ---- what is reused ---- */
 
-uint32_t prefill_whole_chunks(const struct prefill *p, const struct moeflux_session *s)
+/* Returns the last checkpoint at or before `pos` of those at multiples of `unit`. */
+static uint32_t last_checkpoint(const struct moeflux_session *s, uint32_t pos, uint32_t unit)
 {
-    uint32_t pos = moeflux_session_position(s), points[16], best = 0;
+    enum { MOST = 64 };
+    uint32_t at[MOST], best = 0, n = moeflux_session_list_checkpoints(s, at, MOST);
+    for (uint32_t i = 0; i < n && i < MOST && at[i] <= pos; i++)
+        best = at[i] % unit == 0 ? at[i] : best;
+    return best;
+}
+
+uint32_t prefill_usable(const struct prefill *p, const struct moeflux_session *s)
+{
+    uint32_t pos = moeflux_session_position(s), unit = p->chunk ? p->chunk : 1;
     if (p->n == 0)
         return 0;
-    uint32_t n_held = pos < p->n_held ? pos : p->n_held;
+    uint32_t n_held = p->chunk && p->n_held < pos ? p->n_held : pos;
     uint32_t same = prefix_common(moeflux_session_history(s), n_held, p->ids, p->n - 1);
-    uint32_t whole = same / p->chunk * p->chunk;
-    if (moeflux_session_checkpoint_bytes(s) == 0)
-        return whole;
-    uint32_t n_points = moeflux_session_list_checkpoints(s, points, 16);
-    for (uint32_t i = 0; i < n_points && i < 16; i++)
-        if (points[i] <= whole && points[i] % p->chunk == 0 && points[i] > best)
-            best = points[i];
-    return best;
+    bool has_all = moeflux_session_checkpoint_bytes(s) == 0 || (!p->chunk && same == pos);
+    return has_all ? same / unit * unit : last_checkpoint(s, same, unit);
 }
 
 static int go_back(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
@@ -34,7 +38,7 @@ int prefill_begin(struct generator *g, const struct prefill *p, uint32_t *n_reus
 {
     int rc = 0;
     if (p->chunk)
-        rc = go_back(g->sequence, *n_reused = prefill_whole_chunks(p, g->sequence), e);
+        rc = go_back(g->sequence, *n_reused = prefill_usable(p, g->sequence), e);
     else
         rc = moeflux_session_reuse(g->sequence, p->ids, p->n, n_reused, e);
     return rc || !p->sampling ? rc : generator_new_sampler(g, p->sampling, p->ids, *n_reused, e);

@@ -33,8 +33,8 @@ struct prefill {
     bool passes_last;
 };
 
-/* Returns how many tokens of the prompt the sequence has in whole chunks (p->chunk). */
-uint32_t prefill_whole_chunks(const struct prefill *p, const struct moeflux_session *s);
+/* Returns how many tokens of the prompt the sequence has and prefill_begin would keep. */
+uint32_t prefill_usable(const struct prefill *p, const struct moeflux_session *s);
 
 /* Goes back to the longest prefix that can be reused, *n_reused tokens, and makes the sampler, which accepts
  * them. Errors: those of moeflux_session_reuse and generator_new_sampler. */

@@ -128,12 +128,11 @@ static struct prefix_stops choose_stops(const struct prompt_cache *pc, uint32_t 
 }
 
 int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
-                      const struct moeflux_outputs *outputs, struct moeflux_err *e)
+                      const struct sampler_options *sampling, const struct moeflux_outputs *outputs,
+                      struct moeflux_err *e)
 {
-    struct prefill p = {.ids = prompt->ids, .n = (uint32_t)prompt->n};
+    struct prefill p = {.ids = prompt->ids, .n = (uint32_t)prompt->n, .sampling = sampling};
     uint32_t n = p.n;
-    if (!pc->options.path)
-        return prefill_run(s, &p, outputs, e);
     bool in_pieces =
         moeflux_session_checkpoint_bytes(s->sequence) > 0 && pc->options.format == MOEFLUX_STATE_V3;
     uint32_t n_same = prefix_common(moeflux_session_history(s->sequence), pc->n_held, p.ids, n);
@@ -142,8 +141,6 @@ int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct
     if (rc)
         return rc;
     tell_reuse(pc, n);
-    for (uint32_t i = 0; i < pc->n_reused; i++)
-        sampler_accept(s->sampler, p.ids[i]);
     if (in_pieces && pc->may_write) {
         /* Checkpoints at the ends of chunks cost no evaluation. They serve prompts that differ in the
          * middle. */

@@ -9,6 +9,7 @@
 #include "moeflux.h"
 
 struct generator;
+struct sampler_options;
 struct token_list;
 
 struct prompt_cache_options {
@@ -35,12 +36,13 @@ struct prompt_cache { /* zeroed at first */
 int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options *o, struct generator *s,
                       struct moeflux_err *e);
 
-/* Evaluates the part of the prompt that the sequence does not have, and reports how much was reused. Writes
- * the file before the last token is evaluated, so that the same prompt reuses all but one token. Version 2
- * has no checkpoints: it is written after the last token. A file that cannot be written is no failure: the
- * answer has priority, and pc->unwritten has the reason. The sampler must be new: it accepts the prompt here.
- * Errors: those of prefill_begin and prefill_run. */
+/* Makes the sampler, evaluates the part of the prompt that the sequence does not have, and reports how much
+ * was reused. Writes the file before the last token is evaluated, so that the same prompt reuses all but one
+ * token. Version 2 has no checkpoints: it is written after the last token. A file that cannot be written is
+ * no failure: the answer has priority, and pc->unwritten has the reason. Errors: those of prefill_begin and
+ * prefill_run. */
 int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
-                      const struct moeflux_outputs *outputs, struct moeflux_err *e);
+                      const struct sampler_options *sampling, const struct moeflux_outputs *outputs,
+                      struct moeflux_err *e);
 
 #endif

@@ -15,12 +15,13 @@
  * makes others wait. Where experts are read from disk, nearly all of them are read for every piece. */
 static const struct queue_worth worth_resident = {2, 1}, worth_streaming = {64, 32};
 
-int queue_init(struct queue *q, struct generator *g, struct moeflux_err *e)
+int queue_init(struct queue *q, struct generator *g, uint32_t chunk, struct moeflux_err *e)
 {
-    *q = (struct queue){.generator = g, .items = mem_new(QUEUE_MAX, sizeof *q->items, e)};
+    *q = (struct queue){.items = mem_new(QUEUE_MAX, sizeof *q->items, e),
+                        .chunk = chunk,
+                        .worth = g->info.experts_resident ? worth_resident : worth_streaming};
     if (!q->items)
         return ERR_MEMORY;
-    q->worth = g->info.experts_resident ? worth_resident : worth_streaming;
     int rc = moeflux_session_set_checkpoint_cap(g->sequence, UINT32_MAX, e);
     q->most_checkpoints = moeflux_session_checkpoint_cap(g->sequence);
     return rc;
@@ -60,25 +61,25 @@ void queue_free(struct queue *q)
 
 /* ---- the order ---- */
 
-static uint32_t common_with_sequence(const struct queue *q, const struct token_list *tokens)
+static uint32_t common_with(const struct moeflux_session *s, const struct token_list *tokens)
 {
-    struct moeflux_session *s = q->generator->sequence;
-    return prefix_common(moeflux_session_history(s), moeflux_session_position(s), tokens->ids, tokens->n);
+    return s ? prefix_common(moeflux_session_history(s), moeflux_session_position(s), tokens->ids, tokens->n)
+             : 0;
 }
 
-struct queue_item *queue_choose(struct queue *q)
+struct queue_item *queue_choose(struct queue *q, const struct moeflux_session *s)
 {
     struct queue_item *best = NULL;
     uint32_t most = 0;
     for (size_t i = 0; i < q->n; i++) {
         struct queue_item *item = &q->items[i];
-        if (item->result)
+        if (item->result || item->job)
             continue;
         if (!best && q->n_chosen - item->since >= QUEUE_MAX) {
             best = item;
             break;
         }
-        uint32_t same = common_with_sequence(q, item->tokens);
+        uint32_t same = common_with(s, item->tokens);
         if (best && same < most + q->worth.order)
             continue;
         best = item;
@@ -96,29 +97,43 @@ static int ascending(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Chooses checkpoints: where other prompts differ from this one, if returning there saves more than the piece
- * costs; and where this one differs from the last, because requests that are not read yet will, too. */
-static struct prefix_stops choose_stops(const struct queue *q, const struct queue_item *item,
-                                        const struct token_list *own, uint32_t n_before, uint32_t n_reused)
+/* Fills the lengths of the prefixes that the prompt has in common with waiting requests, those above
+ * `least`, ascending. Returns their number. */
+static uint32_t find_parts(const struct queue *q, const struct queue_item *item, const struct token_list *own,
+                           uint32_t least, uint32_t parts[QUEUE_MAX])
 {
-    uint32_t parts[QUEUE_MAX], n = 0, last = n_reused;
-    uint32_t worth = q->worth.piece,
-             n_there = moeflux_session_list_checkpoints(q->generator->sequence, NULL, 0);
-    uint32_t room = n_there + 1 < q->most_checkpoints ? q->most_checkpoints - 1 - n_there : 0;
-    struct prefix_stops st = {0};
-    if (n_before >= n_reused + worth && n_before < own->n)
-        prefix_stop_at(&st, n_before, 1);
+    uint32_t n = 0;
     for (size_t i = 0; i < q->n; i++) {
         const struct queue_item *other = &q->items[i];
-        if (other == item || other->result)
+        if (other == item || other->result || other->job)
             continue;
         const struct token_list *ids = other->tokens;
         uint32_t same = prefix_common(own->ids, own->n - 1, ids->ids, ids->n - 1);
-        if (same > n_reused)
+        if (same > least)
             parts[n++] = same;
     }
     if (n)
         qsort(parts, n, sizeof *parts, ascending);
+    return n;
+}
+
+/* Requests that are not read yet will differ from this one where it differs from the last, too. */
+struct prefix_stops queue_stops(const struct queue *q, const struct queue_item *item,
+                                const struct token_list *own, const struct moeflux_session *s)
+{
+    uint32_t parts[QUEUE_MAX], worth = q->worth.piece;
+    uint32_t n_there = s ? moeflux_session_list_checkpoints(s, NULL, 0) : 0;
+    uint32_t room = n_there + 1 < q->most_checkpoints ? q->most_checkpoints - 1 - n_there : 0;
+    const struct prefill p = {.ids = own->ids, .n = (uint32_t)own->n};
+    uint32_t n_reused = s && !q->chunk ? prefill_usable(&p, s) : 0, last = n_reused;
+    uint32_t n = find_parts(q, item, own, n_reused, parts), n_before = common_with(s, own);
+    struct prefix_stops st = {0};
+    if (q->chunk) {
+        prefix_stop_at(&st, n ? parts[n - 1] / q->chunk * q->chunk : 0, 1);
+        return st;
+    }
+    if (n_before >= n_reused + worth && n_before < own->n)
+        prefix_stop_at(&st, n_before, 1);
     /* Early positions come first: they serve the most requests. */
     for (uint32_t i = 0; i < n && st.n < room; i++)
         if ((uint64_t)(n - i) * (parts[i] - last) >= worth) {
@@ -126,18 +141,4 @@ static struct prefix_stops choose_stops(const struct queue *q, const struct queu
             last = parts[i];
         }
     return st;
-}
-
-int queue_prefill(struct queue *q, const struct queue_item *item, const struct request *r, uint64_t seed,
-                  uint32_t *n_reused, struct moeflux_err *e)
-{
-    struct generator *g = q->generator;
-    uint32_t n_before = common_with_sequence(q, &r->tokens);
-    const struct sampler_options sampling = request_sampling(&r->options, seed);
-    struct prefill p = {.ids = r->tokens.ids, .n = (uint32_t)r->tokens.n, .sampling = &sampling};
-    int rc = prefill_begin(g, &p, n_reused, e);
-    if (rc)
-        return rc;
-    p.stops = choose_stops(q, item, &r->tokens, n_before, *n_reused);
-    return prefill_run(g, &p, NULL, e);
 }

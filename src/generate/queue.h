@@ -7,10 +7,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "generate/request.h"
+#include "generate/prefix.h"
 
-struct moeflux_err;
 struct generator;
+struct job;
+struct moeflux_err;
+struct moeflux_session;
+struct token_list;
 
 enum { QUEUE_MAX = 256 }; /* requests */
 
@@ -18,16 +21,18 @@ struct queue_item {
     const struct token_list *tokens; /* tokens of the prompt, borrowed; NULL: none, there is a result */
     void *of;                        /* set by the caller: the request's own data */
     uint64_t since;                  /* queue.n_chosen when it was added */
-    bool taken;                      /* set by the caller: it is being computed */
+    struct job *job;                 /* set by the caller while it is being computed; else NULL */
     char *result;                    /* set by the caller, from malloc; NULL: not computed yet */
     bool failed;                     /* set by the caller: the result is an error */
 };
 
-struct queue { /* zeroed at first; freed with queue_free */
-    struct generator *generator;
+struct queue {                /* zeroed at first; freed with queue_free */
     struct queue_item *items; /* [QUEUE_MAX], the first n in use, in the order in which they were added */
     size_t n;
     uint64_t n_chosen; /* requests computed so far */
+    /* Not 0: prompts are cut at multiples of so many tokens only, so that a result does not depend on the
+     * other requests. */
+    uint32_t chunk;
     /* Tokens that a checkpoint of their own (piece), or an earlier turn (order), must save. */
     struct queue_worth {
         uint32_t piece, order;
@@ -35,9 +40,9 @@ struct queue { /* zeroed at first; freed with queue_free */
     uint32_t most_checkpoints;
 };
 
-/* Creates a queue for a generator with a sequence, which gets as many checkpoints as memory allows.
+/* Creates a queue for sequences like the generator's, which get as many checkpoints as memory allows.
  * ERR_MEMORY. */
-int queue_init(struct queue *q, struct generator *g, struct moeflux_err *e);
+int queue_init(struct queue *q, struct generator *g, uint32_t chunk, struct moeflux_err *e);
 
 /* Returns whether another request may be added: requests and their tokens have limits. */
 bool queue_has_room(const struct queue *q);
@@ -45,16 +50,16 @@ bool queue_has_room(const struct queue *q);
 struct queue_item *queue_add(struct queue *q);
 void queue_remove(struct queue *q, size_t idx);
 
-/* Returns the next item to compute: the first one without a result, or one with a much longer common prefix
- * with the sequence. None waits for more than QUEUE_MAX others, because requests with a common prefix may
- * never end. NULL: there is none. */
-struct queue_item *queue_choose(struct queue *q);
+/* Returns the next item to compute: the first one without a result or a job, or one with a much longer common
+ * prefix with the sequence that will compute it (NULL: not known). None waits for more than QUEUE_MAX others,
+ * because requests with a common prefix may never end. NULL: there is none. */
+struct queue_item *queue_choose(struct queue *q, const struct moeflux_session *s);
 
-/* Evaluates the prompt of `r`, with logits, and makes a sampler with `seed`. r: the item's request, or one of
- * its several requests. *n_reused: tokens that the sequence had already. Errors: those of
- * prefill_begin and prefill_run. */
-int queue_prefill(struct queue *q, const struct queue_item *item, const struct request *r, uint64_t seed,
-                  uint32_t *n_reused, struct moeflux_err *e);
+/* Chooses where a prompt of the item gets checkpoints: where others differ from it, if returning there saves
+ * more than the piece costs, and where it differs from what the sequence has. ids [n]: the item's tokens, or
+ * those of another of its prompts. */
+struct prefix_stops queue_stops(const struct queue *q, const struct queue_item *item,
+                                const struct token_list *ids, const struct moeflux_session *s);
 
 void queue_free(struct queue *q);
 

@@ -53,6 +53,8 @@ struct request_options {                  /* strings are borrowed */
     bool continues_thinking; /* the text that it continues is thinking */
 };
 
+/* Returns the options of a request that says nothing but its prompt. */
+struct request_options request_defaults(void);
 /* Returns the sampler's options, with this seed. */
 struct sampler_options request_sampling(const struct request_options *o, uint64_t seed);
 /* Starts making the constraint of the answer, for struct answer_options. constrain_await returns it; the

@@ -4,7 +4,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "generate/prefix.h"
+#include "generate/prefill.h"
 #include "generate/saved_sequences.h"
 
 enum {
@@ -20,8 +20,8 @@ struct entry {
     struct moeflux_session *session; /* NULL: the entry is free */
     bool used;
     bool changed; /* since it was loaded or saved */
-    /* Tokens of the last prompt. The next prompt of a conversation usually keeps them, but not all of the
-     * answer. */
+    /* Tokens of the last prompt, set when it is put back. The next prompt of a conversation usually keeps
+     * them, but not all of the answer. */
     uint32_t n_prompt;
     uint64_t last_use;
     uint64_t bytes; /* bytes of its state when it was last taken or put back */
@@ -59,17 +59,10 @@ int sequences_new(struct sequences **out, struct moeflux_model *m, const struct 
 
 /* ---- finding one ---- */
 
-static uint32_t usable(const struct entry *x, const int32_t *ids, uint32_t n)
+static uint32_t usable(const struct sequences *q, const struct entry *x, const int32_t *ids, uint32_t n)
 {
-    uint32_t checkpoints[MOST_CHECKPOINTS];
-    struct prefix_held held = {
-        .ids = moeflux_session_history(x->session),
-        .n = moeflux_session_position(x->session),
-        .checkpoints = checkpoints,
-        .recurrent = moeflux_session_checkpoint_bytes(x->session) > 0,
-    };
-    held.n_checkpoints = moeflux_session_list_checkpoints(x->session, checkpoints, MOST_CHECKPOINTS);
-    return prefix_usable(&held, ids, n);
+    const struct prefill p = {.ids = ids, .n = n, .chunk = q->options.chunk, .n_held = x->n_prompt};
+    return prefill_usable(&p, x->session);
 }
 
 /* Returns the idle sequence with the most of the prompt, of equal ones the least recently used; NULL: none
@@ -80,7 +73,7 @@ static struct entry *find_best(struct sequences *q, const int32_t *ids, uint32_t
     *most = 0;
     for (uint32_t i = 0; i < q->options.most; i++) {
         struct entry *x = &q->entries[i];
-        uint32_t here = x->session && !x->used ? usable(x, ids, n) : 0;
+        uint32_t here = x->session && !x->used ? usable(q, x, ids, n) : 0;
         if (here == 0 || here < *most || (best && here == *most && x->last_use > best->last_use))
             continue;
         best = x;
@@ -109,6 +102,30 @@ uint32_t sequences_common(const struct sequences *q, const int32_t *ids, uint32_
             most = same;
     }
     return most;
+}
+
+static struct entry *find_entry(struct sequences *q, const struct moeflux_session *s)
+{
+    struct entry *x = q->entries;
+    while (x->session != s)
+        x++;
+    return x;
+}
+
+uint32_t sequences_held(struct sequences *q, const struct moeflux_session *s)
+{
+    return find_entry(q, s)->n_prompt;
+}
+
+const struct moeflux_session *sequences_latest(const struct sequences *q)
+{
+    const struct entry *latest = NULL;
+    for (uint32_t i = 0; i < q->options.most; i++) {
+        const struct entry *x = &q->entries[i];
+        if (x->session && !x->used && (!latest || x->last_use > latest->last_use))
+            latest = x;
+    }
+    return latest ? latest->session : NULL;
 }
 
 static struct entry *find_oldest(struct sequences *q)
@@ -160,7 +177,8 @@ static int share_checkpoints(struct sequences *q, struct moeflux_session *s, str
 {
     int rc = moeflux_session_set_checkpoint_cap(s, UINT32_MAX, e);
     uint64_t each = moeflux_session_checkpoint_cap(s) / q->options.most;
-    each = size_min(size_max(each, LEAST_CHECKPOINTS), MOST_CHECKPOINTS);
+    uint32_t most = q->options.checkpoints ? q->options.checkpoints : MOST_CHECKPOINTS;
+    each = size_min(size_max(each, LEAST_CHECKPOINTS), most);
     return rc ? rc : moeflux_session_set_checkpoint_cap(s, (uint32_t)each, e);
 }
 
@@ -183,6 +201,7 @@ static int take_empty(struct sequences *q, struct entry **out, struct moeflux_er
     int rc = 0;
     if (!x && (x = find_oldest(q))) {
         save(q, x);
+        x->n_prompt = 0;
         rc = moeflux_session_clear(x->session, e);
         if (rc)
             drop(x);
@@ -195,10 +214,9 @@ static int take_empty(struct sequences *q, struct entry **out, struct moeflux_er
     return rc;
 }
 
-static int use(struct sequences *q, struct entry *x, uint32_t n_prompt, struct moeflux_session **out)
+static int use(struct sequences *q, struct entry *x, struct moeflux_session **out)
 {
     x->used = x->changed = true;
-    x->n_prompt = n_prompt;
     x->last_use = ++q->clock;
     x->bytes = moeflux_session_state_bytes(x->session, MOEFLUX_STATE_V3);
     *out = x->session;
@@ -219,7 +237,7 @@ static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moef
     rc = n_usable ? saved_sequences_load(&q->saved, idx, x->session, e) : 0;
     if (rc)
         drop(x);
-    return rc ? rc : use(q, x, n, out);
+    return rc ? rc : use(q, x, out);
 }
 
 /* Returns whether reusing `best` would lose more of another conversation than it saves, while a free entry
@@ -247,14 +265,14 @@ int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, uint32_t
         save(q, best);
     if (!best && (rc = take_empty(q, &best, e)))
         return rc;
-    return use(q, best, n, out);
+    return use(q, best, out);
 }
 
 int sequences_take_empty(struct sequences *q, struct moeflux_session **out, struct moeflux_err *e)
 {
     struct entry *x;
     int rc = take_empty(q, &x, e);
-    return rc ? rc : use(q, x, 0, out);
+    return rc ? rc : use(q, x, out);
 }
 
 static uint64_t idle_bytes(const struct sequences *q)
@@ -266,13 +284,17 @@ static uint64_t idle_bytes(const struct sequences *q)
     return bytes;
 }
 
-void sequences_put(struct sequences *q, struct moeflux_session *s)
+void sequences_drop(struct sequences *q, struct moeflux_session *s)
 {
-    for (uint32_t i = 0; i < q->options.most; i++)
-        if (q->entries[i].session == s) {
-            q->entries[i].used = false;
-            q->entries[i].bytes = moeflux_session_state_bytes(s, MOEFLUX_STATE_V3);
-        }
+    drop(find_entry(q, s));
+}
+
+void sequences_put(struct sequences *q, struct moeflux_session *s, uint32_t n_prompt)
+{
+    struct entry *x = find_entry(q, s);
+    x->used = false;
+    x->n_prompt = n_prompt;
+    x->bytes = moeflux_session_state_bytes(s, MOEFLUX_STATE_V3);
     while (q->options.bytes && idle_bytes(q) > q->options.bytes && sequences_shrink(q))
         ;
 }

@@ -17,10 +17,14 @@ struct sequences;
 struct sequences_options {
     uint32_t max_context; /* tokens of each sequence */
     uint32_t most;        /* most sequences in memory, also those in use; >= 1 */
-    uint64_t bytes;       /* most bytes of the states of idle sequences; 0: no limit */
-    const char *dir;      /* directory for evicted sequences, borrowed; NULL: none */
-    uint64_t dir_bytes;   /* most bytes of its files; the oldest are removed; 0: no limit */
-    uint32_t dir_files;   /* most files, likewise */
+    uint32_t checkpoints; /* most checkpoints of a sequence; 0: a few */
+    /* Tokens of a chunk: only whole chunks of a sequence's last prompt are reused (prefill.chunk); 0: all
+     * that can be. */
+    uint32_t chunk;
+    uint64_t bytes;     /* most bytes of the states of idle sequences; 0: no limit */
+    const char *dir;    /* directory for evicted sequences, borrowed; NULL: none */
+    uint64_t dir_bytes; /* most bytes of its files; the oldest are removed; 0: no limit */
+    uint32_t dir_files; /* most files, likewise */
     /* Shows the user a line that is no failure. */
     void (*tell)(void *ctx, const char *text);
     void *ctx;
@@ -52,8 +56,16 @@ int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, uint32_t
                    struct moeflux_session **out, struct moeflux_err *e);
 /* Gives the caller an empty one, for a prompt that must be evaluated from its beginning. */
 int sequences_take_empty(struct sequences *q, struct moeflux_session **out, struct moeflux_err *e);
-/* Takes a sequence back. Evicts others if idle ones have too many bytes. */
-void sequences_put(struct sequences *q, struct moeflux_session *s);
+/* Returns how many of the first tokens of a sequence that the caller has are those of a prompt. */
+uint32_t sequences_held(struct sequences *q, const struct moeflux_session *s);
+/* Takes a sequence back, of whose tokens the first n_prompt are those of a prompt. Evicts others if idle ones
+ * have too many bytes. */
+void sequences_put(struct sequences *q, struct moeflux_session *s, uint32_t n_prompt);
+/* Frees a sequence that the caller has. */
+void sequences_drop(struct sequences *q, struct moeflux_session *s);
+
+/* Returns the idle sequence that was used last; NULL: there is none. Borrowed. */
+const struct moeflux_session *sequences_latest(const struct sequences *q);
 
 /* Evicts the least recently used idle sequence: saves it and frees its memory. False: there is none. */
 bool sequences_shrink(struct sequences *q);

@@ -1,6 +1,7 @@
 #include "server/answers.h"
 
 #include <jansson.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
@@ -10,12 +11,12 @@
 #include "base/mem.h"
 #include "generate/answer_json.h"
 #include "generate/generator.h"
+#include "generate/jobs.h"
+#include "generate/workers.h"
 #include "api/dialect.h"
 #include "server/http_request.h"
-#include "server/jobs.h"
 #include "server/reading.h"
 #include "server/state.h"
-#include "server/workers.h"
 #include "text/tokenizer/tokenizer.h"
 
 /* Interval of checks whether the client has disconnected. */
@@ -101,13 +102,65 @@ static long read_events(void *ctx, uint64_t pos, char *buf, size_t most)
 
 /* ---- both ---- */
 
+void answers_count_engine(struct server *s)
+{
+    struct moeflux_stats stats;
+    struct sequences_counts counts;
+    workers_count(s->workers, &stats, &counts);
+    metrics_engine(&s->metrics, &stats, &counts);
+}
+
+/* Counts the engine's work several times a second, on whichever worker calls it. */
+static void count_engine_sometimes(struct server *s)
+{
+    const uint64_t often = 200000000;
+    uint64_t now = clock_ns(), told = atomic_load(&s->told_ns);
+    if (now - told > often && atomic_compare_exchange_strong(&s->told_ns, &told, now))
+        answers_count_engine(s);
+}
+
+static int keep_piece(struct job *j, const struct answer_piece *p, struct moeflux_err *e)
+{
+    struct server *s = j->owner;
+    int rc = jobs_give(&s->jobs, j, p, e);
+    if (p->id < 0)
+        return rc;
+    if (j->choices->result.n_answered++ == 0)
+        metrics_first_token(&s->metrics, clock_ns() - j->added_ns);
+    count_engine_sometimes(s);
+    return rc;
+}
+
+/* Counts an answer. One that the end of the server cut off before its first token becomes an error, so that
+ * the client can ask again: an empty answer would look like the model's. With tokens it stays an answer. */
+static void end_job(struct job *j, struct answer *a)
+{
+    struct server *s = j->owner;
+    struct choice_result *r = &j->choices->result;
+    bool interrupted = r->rc == ERR_INTERRUPTED || (r->rc == 0 && a->stop == ANSWER_INTERRUPTED);
+    if (interrupted && r->n_answered == 0)
+        r->rc = err_set(&r->error, ERR_INTERRUPTED, SERVER_ENDS);
+    answers_count_engine(s);
+    struct metrics_job counted = {
+        .n_prompt = (uint32_t)j->choices->request.tokens.n,
+        .n_cached = r->n_reused,
+        .n_answered = r->n_answered,
+        .decode_ns = a->decode_ns,
+        .cancelled = atomic_load(&j->cancelled),
+        .failed = r->rc && r->rc != ERR_INTERRUPTED,
+    };
+    metrics_job(&s->metrics, &counted);
+}
+
 static int make_jobs(struct http_request *req, struct moeflux_err *e)
 {
+    static const struct job_calls calls = {.piece = keep_piece, .ended = end_job};
+    struct server *s = req->server;
     req->jobs = mem_new(req->api.n_choices, sizeof *req->jobs, e);
     for (uint32_t i = 0; req->jobs && i < req->api.n_choices; i++) {
-        if (!(req->jobs[i] = jobs_new(&req->api.choices[i], e)))
+        if (!(req->jobs[i] = jobs_new(&req->api.choices[i], 1, &calls, s, e)))
             return ERR_MEMORY;
-        req->jobs[i]->holder = workers_find_holder(req->server->workers, &req->api.choices[i]);
+        req->jobs[i]->holder = workers_find_holder(s->workers, &req->api.choices[i]);
     }
     return req->jobs ? 0 : ERR_MEMORY;
 }

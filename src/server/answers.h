@@ -3,11 +3,15 @@
 #define MOEFLUX_SERVER_ANSWERS_H
 
 struct http_request;
+struct server;
 
 /* Compute an answer, or count the prompt's tokens, or return its text as the chat template writes it. Return
  * as the function of struct endpoint. */
 int answers_reply(struct http_request *req);
 int answers_count(struct http_request *req);
 int answers_prompt(struct http_request *req);
+
+/* Sets the metrics of the engine. For threads that may wait for an evaluation. */
+void answers_count_engine(struct server *s);
 
 #endif

@@ -76,7 +76,7 @@ int reading_begin(struct http_request *req)
     r->n_busy += req->has_turn;
     pthread_mutex_unlock(&r->lock);
     if (closed)
-        return refusal_set(&req->refusal, 503, NULL, NULL, "the server is shutting down");
+        return refusal_set(&req->refusal, 503, NULL, NULL, SERVER_ENDS);
     if (gone)
         return refusal_set(&req->refusal, 503, NULL, NULL, "the client has disconnected");
     pthread_setspecific(r->request, req);

@@ -10,11 +10,11 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "generate/generator.h"
-#include "generate/sequences.h"
+#include "generate/workers.h"
+#include "server/answers.h"
 #include "server/http.h"
 #include "server/listener.h"
 #include "server/state.h"
-#include "server/workers.h"
 
 int server_new(struct server **out, const struct server_options *o, struct moeflux_err *e)
 {
@@ -38,7 +38,7 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     if (!rc)
         rc = reading_init(&s->reading, e);
     s->has_reading = s->has_metrics && !rc;
-    if (!rc && !(s->workers = workers_new(o->parallel, &s->jobs, &s->metrics, e)))
+    if (!rc && !(s->workers = workers_new(o->parallel, &s->jobs, e)))
         rc = ERR_MEMORY;
     if (!rc)
         rc = s->listener = listener_open(o->host, o->port, s->url, sizeof s->url, e);
@@ -86,24 +86,21 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
         return rc;
     /* Connections encode texts in their own threads, whichever job the model computes. */
     tokenizer_set_progress(g->tokenizer, &(struct moeflux_progress){reading_go_on, &s->reading});
-    uint32_t n_copies = 1 + g->n_copies;
-    struct sequences_options keep = {
-        .max_context = g->max_context,
-        .most = div_up(o->sequences, n_copies),
-        .bytes = o->state_bytes / n_copies,
-        .dir = o->state_dir,
-        .dir_bytes = o->state_dir_bytes,
-        .dir_files = o->state_dir_files,
-        .tell = o->tell,
-        .ctx = o->ctx,
-    };
+    const struct workers_options all = {.keep = {.most = o->sequences,
+                                                 .bytes = o->state_bytes,
+                                                 .dir = o->state_dir,
+                                                 .dir_bytes = o->state_dir_bytes,
+                                                 .dir_files = o->state_dir_files,
+                                                 .tell = o->tell,
+                                                 .ctx = o->ctx},
+                                        .converse = true};
     s->generator = g;
     rc = describe_weights(s, e);
-    for (uint32_t i = 0; !rc && i < n_copies; i++)
-        rc = sequences_new(&s->sequences[i], generator_copy(g, i), &keep, e);
     atomic_store(&s->started, true);
     if (!rc)
-        rc = workers_start(s->workers, g, s->sequences, e);
+        rc = workers_start(s->workers, g, &all, e);
+    if (!rc)
+        answers_count_engine(s);
     return rc ? rc : http_start(s, e);
 }
 
@@ -121,25 +118,15 @@ static void wait_for_replies(struct server *s)
         nanosleep(&(struct timespec){0, 5000000}, NULL);
 }
 
-static void free_sequences(struct server *s)
-{
-    for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++) {
-        sequences_free(s->sequences[i]);
-        s->sequences[i] = NULL;
-    }
-}
-
 void server_stop(struct server *s)
 {
     http_stop_accepting(s);
-    jobs_close(&s->jobs);
+    jobs_close(&s->jobs, SERVER_ENDS);
     reading_close(&s->reading);
     if (!jobs_drained(&s->jobs, s->options.grace_s * 1000))
         workers_interrupt(s->workers);
+    /* Saves the conversations first: connections may take long to end. */
     workers_join(s->workers);
-    /* Conversations first: connections may take long to end. */
-    workers_forget_sequences(s->workers);
-    free_sequences(s);
     wait_for_replies(s);
     http_stop(s);
 }
@@ -151,9 +138,8 @@ void server_free(struct server *s)
     if (s->daemon)
         server_stop(s);
     if (s->has_jobs)
-        jobs_close(&s->jobs);
+        jobs_close(&s->jobs, SERVER_ENDS);
     workers_join(s->workers);
-    free_sequences(s);
     workers_free(s->workers);
     if (s->has_metrics)
         metrics_free(&s->metrics);

@@ -8,16 +8,18 @@
 #include <stdint.h>
 
 #include "api/api_request.h"
+#include "generate/jobs.h"
 #include "server/connections.h"
-#include "server/jobs.h"
 #include "server/keys.h"
 #include "server/metrics.h"
 #include "server/reading.h"
 #include "server/server.h"
 
 struct MHD_Daemon;
-struct sequences;
 struct workers;
+
+/* The text of answers that the end of the server cuts off. */
+#define SERVER_ENDS "the server is shutting down"
 
 enum {
     SERVER_MAX_BODY = 16 << 20, /* bytes */
@@ -37,7 +39,6 @@ struct server {
     struct reading reading;
     struct connections connections; /* while there is a daemon */
     struct workers *workers;
-    struct sequences *sequences[MOEFLUX_MAX_DEVICES]; /* one for each copy of the model */
     struct generator *generator;
     struct api_request_defaults defaults;
     struct moeflux_progress loading;
@@ -48,7 +49,8 @@ struct server {
     char expert_format[192], dense_format[128]; /* how the weights are stored (struct moeflux_needs) */
     bool has_jobs, has_metrics, has_reading;
     atomic_bool started;
-    atomic_uint n_open; /* open requests */
+    atomic_uint n_open;        /* open requests */
+    _Atomic(uint64_t) told_ns; /* last update of the metrics */
     pthread_mutex_t notes_lock;
     uint64_t notes[SERVER_NOTES]; /* hashes of the notes that were printed; 0: free */
 };

@@ -4,7 +4,7 @@
 . tests/lib/cli.sh
 
 claim help_fits_80_columns_and_goes_to_stdout
-for words in --help -h 'convert --help' 'inspect -h' '--help --foo'; do
+for words in --help -h 'convert --help' 'inspect -h' 'get -h' '--help --foo'; do
     # shellcheck disable=SC2086 # words are words
     run 0 "$MOEFLUX" $words
     err_empty
@@ -29,6 +29,7 @@ claim help_and_man_pages_name_the_same_flags
 names_flags '' moeflux.1 35
 names_flags convert moeflux-convert.1 10
 names_flags inspect moeflux-inspect.1 10
+names_flags get moeflux-get.1 9
 names_flags completion moeflux.1 1
 
 claim the_unit_for_systemd_has_flags_of_serve_only
@@ -106,7 +107,7 @@ next 1 "^moeflux: $tmp/bare: .*config.json" "$tmp/bare"
 next 1 "^moeflux: $tmp/bare/model.safetensors: .* $tmp/bare\$" "$tmp/bare/model.safetensors"
 next 1 "^moeflux: $tmp/outer: .* $tmp/outer/snapshots/a1\$" "$tmp/outer"
 next 1 "^moeflux: $tmp/void: .*config.json.*tokenizer.json.*safetensors" "$tmp/void"
-next 1 '^moeflux: Qwen/Qwen3-30B-A3B: .*"hf download Qwen/Qwen3-30B-A3B"' Qwen/Qwen3-30B-A3B
+next 1 '^moeflux: Qwen/Qwen3-30B-A3B: .*"moeflux get Qwen/Qwen3-30B-A3B"' Qwen/Qwen3-30B-A3B
 next 1 '^moeflux: no-such-dir: No such file' no-such-dir
 # Without -m it is a usage error, with the same advice.
 fails 2 " \"$tmp/pt\": .*-m $tmp/pt" "$tmp/pt"

@@ -30,7 +30,7 @@ XDG_CACHE_HOME=$tmp/home/.cache inspects Org/Some.Model-1b
 # A variable that is set decides, even if another place has the repository.
 HF_HOME=$tmp/home
 export HF_HOME
-fails 1 'Org/Some.Model-1b: .*hf download Org/Some.Model-1b' -m Org/Some.Model-1b -p x
+fails 1 'Org/Some.Model-1b: .*moeflux get Org/Some.Model-1b' -m Org/Some.Model-1b -p x
 HF_HUB_CACHE=$tmp/hub
 export HF_HUB_CACHE
 inspects Org/Some.Model-1b
@@ -51,7 +51,7 @@ json_is 'j["model"]' "$tmp/hub/models--o--two/snapshots/new"
 claim missing_files_are_counted
 snapshot "$tmp/hub" o--cut bbb
 rm "$tmp/hub/models--o--cut/snapshots/bbb/model-00002-of-00002.safetensors"
-fails 1 '^moeflux: o/cut: 1 of 4 files .*hf download o/cut again' -m o/cut -p x
+fails 1 '^moeflux: o/cut: 1 of 4 files .*moeflux get o/cut ' -m o/cut -p x
 fails 1 '^moeflux: o/cut: 1 of 4 files ' inspect o/cut
 fails 1 '^moeflux: o/cut: 1 of 4 files ' serve -m o/cut
 fails 1 '^moeflux: o/cut: 1 of 4 files ' convert o/cut "$tmp/out-dir"
@@ -60,7 +60,7 @@ ln -s "$tmp/nothing" "$tmp/hub/models--o--cut/snapshots/bbb/model-00002-of-00002
 fails 1 '^moeflux: o/cut: 1 of 4 files ' inspect o/cut
 mkdir -p "$tmp/hub/models--o--bare/snapshots/ccc"
 fails 1 '^moeflux: o/bare: 2 of 2 files ' inspect o/bare
-fails 1 '^moeflux: o/none: .*hf download o/none' inspect o/none
+fails 1 '^moeflux: o/none: .*moeflux get o/none' inspect o/none
 
 claim a_missing_index_is_missed
 snapshot "$tmp/hub" o--index ddd

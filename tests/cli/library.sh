@@ -118,9 +118,50 @@ cc -std=c11 $strict -o "$tmp/static-example" examples/generate.c \
     fault 'the example needs the shared library'
 answers "$tmp/static-example"
 
+# converses COMMAND...: answers two questions, the first as the program does; the answers are left in $tmp/out.
+ask='Tell me something about Iceland.'
+run 0 "$MOEFLUX" -m tests/models/tiny --seed 5 -p "$ask"
+first=$(cat "$tmp/out")
+converses() {
+    printf '%s\n' "$ask" 'What is 47 + 38?' >"$tmp/questions"
+    LD_LIBRARY_PATH="$root/usr/lib" "$@" tests/models/tiny "${MOEFLUX_DEVICE:-cpu}" 5 <"$tmp/questions" \
+        >"$tmp/out" 2>"$tmp/err" || fault "$*: $(head -n 3 "$tmp/err")"
+    [ "$(head -n 1 "$tmp/out")" = "$first" ] ||
+        fault "the example says '$(head -n 1 "$tmp/out")', the program '$first'"
+    [ "$(wc -l <"$tmp/out")" -eq 2 ] || fault "expected two answers: $(cat "$tmp/out")"
+    err_empty
+}
+
+claim a_conversation_in_sixty_lines_of_c_gives_the_answers_of_the_program
+[ "$(wc -l <examples/chat.c)" -le 60 ] || fault 'examples/chat.c has more than 60 lines'
+# shellcheck disable=SC2046,SC2086 # words are words
+cc -std=c11 $strict -o "$tmp/chat" examples/chat.c $(packages --cflags --libs) >"$tmp/out" 2>&1 ||
+    fault "cc: $(head -n 3 "$tmp/out")"
+[ -n "$first" ] || fault 'the program says nothing'
+converses "$tmp/chat"
+cp "$tmp/out" "$tmp/conversation"
+
+claim the_same_conversation_through_ctypes
+converses python3 examples/chat.py
+cmp -s "$tmp/out" "$tmp/conversation" || fault 'the two examples differ'
+
+claim the_second_answer_is_that_of_a_batch_line_with_these_messages
+run 0 "$MOEFLUX" -m tests/models/tiny --seed 5 --json -p "$ask"
+answered='{"role": "assistant", "content": j["text"], "reasoning_content": j["thinking"]}'
+asked='[{"role": "user", "content": t} for t in open("'$tmp'/questions").read().split("\n")]'
+evaluate "(lambda q: json.dumps({'seed': 5, 'messages': [q[0], $answered, q[1]]}))($asked)"
+printf '%s\n' "$value" >"$tmp/lines"
+run 0 "$MOEFLUX" -m tests/models/tiny --batch "$tmp/lines"
+json_is 'j["text"]' "$(sed -n 2p "$tmp/conversation")"
+
 claim an_example_prints_the_message_of_the_library
 run 1 "$tmp/static-example" "$tmp/no-such-dir" x
 err_has "$tmp/no-such-dir: No such file"
 run 1 "$tmp/static-example" tests/models/qwen-odd/mlx x reference
 err_has 'tokenizer'
+export LD_LIBRARY_PATH="$root/usr/lib"
+run 1 "$tmp/chat" "$tmp/no-such-dir"
+err_has "$tmp/no-such-dir: No such file"
+run 1 "$tmp/chat" tests/models/tiny cpu seven
+err_has 'seed: '
 report

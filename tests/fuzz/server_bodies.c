@@ -3,7 +3,7 @@
 
 #include "fuzz/target.h"
 #include "generate/generator.h"
-#include "api/choice.h"
+#include "generate/choice.h"
 #include "api/api_request.h"
 #include "api/dialect.h"
 #include "api/refusal.h"

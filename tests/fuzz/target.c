@@ -29,6 +29,7 @@ const struct target target_all[] = {
     {"batch", target_batch},
     {"calls", target_calls},
     {"completions", target_completions},
+    {"listing", target_listing},
     {"tokens", target_tokens},
     {"grammar", target_grammar},
     {"schema", target_schema},

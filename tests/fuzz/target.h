@@ -45,6 +45,8 @@ void target_batch(const uint8_t *data, size_t n);
 void target_calls(const uint8_t *data, size_t n);
 /* a body of a request to the server: of a chat, or after "#" of a completion */
 void target_completions(const uint8_t *data, size_t n);
+/* a server's list of the files of a repository */
+void target_listing(const uint8_t *data, size_t n);
 /* a list of token ids */
 void target_tokens(const uint8_t *data, size_t n);
 /* a grammar */

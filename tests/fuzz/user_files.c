@@ -1,4 +1,5 @@
-/* Files and lines that a user gives: conversations, use counts, requests, token ids. */
+/* Files and lines that a user gives: conversations, use counts, requests, token ids; a list of files that a
+ * server gives. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +14,8 @@
 #include "fuzz/target.h"
 #include "generate/generator.h"
 #include "generate/request.h"
+#include "hub/listing.h"
+#include "hub/selection.h"
 
 void target_session(const uint8_t *data, size_t n)
 {
@@ -129,4 +132,23 @@ void target_tokens(const uint8_t *data, size_t n)
     for (size_t i = 0; i < p.ids.n; i++)
         target_need(p.ids.ids[i] >= 0, "a negative id");
     prompt_free(&p);
+}
+
+void target_listing(const uint8_t *data, size_t n)
+{
+    struct listing l;
+    struct selection_set set;
+    struct moeflux_err e = {0};
+    int good = target_answered(listing_read(&l, (const char *)data, n, "list", &e), &e);
+    for (uint32_t i = 0; good && i < l.n; i++) {
+        const char *name = l.files[i].name;
+        target_need(name[0] != '/' && !strstr(name, "/../") && strncmp(name, "../", 3) != 0,
+                    "a name that leaves");
+        target_need(listing_is_hex(l.files[i].digest, digest_text_length(l.files[i].kind)), "no digest");
+    }
+    if (good)
+        selection_make(&(struct selection){0}, &l);
+    for (uint32_t i = 0; good && selection_next_set(&l, &i, &set);)
+        target_need(set.n_files > 0 && i <= l.n, "a set without files");
+    listing_free(&l);
 }

@@ -397,6 +397,12 @@ static void write_user_files(struct seeds *s)
     put_text(
         s, "completions",
         "{\"messages\": [{\"role\": \"user\", \"content\": \"\\u0000 \\ud83d\\ude00 \\ud83d \\ude00\"}]}");
+    put_text(s, "listing",
+             "{\"sha\": \"0123456789012345678901234567890123456789\", \"siblings\": [{\"rfilename\": "
+             "\"a/b-00001-of-00002.gguf\", \"size\": 9, \"blobId\": \"\", \"lfs\": {\"sha256\": "
+             "\"0123456789012345678901234567890123456789012345678901234567890123\", \"size\": 9}}, "
+             "{\"rfilename\": \"c\", \"size\": 0, \"blobId\": "
+             "\"e69de29bb2d1d6434b8b29ae775ad8c2e48c5391\", \"lfs\": null}]}");
     put_text(s, "tokens", "1 2 3\n\t2147483647 0\r\n17");
 }
 

@@ -1,5 +1,6 @@
 #include "device.h"
 
+#include "engine/model.h"
 #include "engine/test_hooks.h"
 #include "exec/shelf.h"
 
@@ -39,12 +40,19 @@ struct exec_shelf *device_shelf(void)
     return shelf;
 }
 
+int device_open_traced(struct moeflux_model **out, const struct moeflux_options *o, bool staged,
+                       const char *trace, struct moeflux_err *e)
+{
+    const struct test_hooks hooks = {.staged = staged, .shelf = device_shelf()};
+    int rc = model_open(out, o, &hooks, trace, e);
+    close_at_exit();
+    return rc;
+}
+
 int device_open_staged(struct moeflux_model **out, const struct moeflux_options *o, bool staged,
                        struct moeflux_err *e)
 {
-    int rc = test_hooks_open(out, o, &(struct test_hooks){.staged = staged, .shelf = device_shelf()}, e);
-    close_at_exit();
-    return rc;
+    return device_open_traced(out, o, staged, NULL, e);
 }
 
 int device_plan_staged(const struct moeflux_options *o, bool staged, struct moeflux_plan *out,

@@ -48,6 +48,9 @@ struct exec_shelf *device_shelf(void);
 /* moeflux_model_open and moeflux_make_plan with it; staged: see engine/test_hooks.h. */
 int device_open_staged(struct moeflux_model **out, const struct moeflux_options *o, bool staged,
                        struct moeflux_err *e);
+/* Opens it as lab_open_traced does. */
+int device_open_traced(struct moeflux_model **out, const struct moeflux_options *o, bool staged,
+                       const char *trace, struct moeflux_err *e);
 int device_plan_staged(const struct moeflux_options *o, bool staged, struct moeflux_plan *out,
                        struct moeflux_err *e);
 int device_open_model(struct moeflux_model **out, const struct moeflux_options *o, struct moeflux_err *e);

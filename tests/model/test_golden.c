@@ -81,9 +81,10 @@ struct extent {
 };
 static const struct extent EVERYTHING = {UINT64_MAX, UINT64_MAX, UINT32_MAX};
 
-/* lavapipe gets prompts of one to two blocks of the KV cache, since longer ones use the same kernels; with other
- * subgroup sizes than its own, prompts of one to two tiles. The reference takes most of this program's time for
- * prompts that the native CPU has too: in the first part it gets those that fill a block. NULL: MOEFLUX_DEVICE. */
+/* lavapipe gets prompts of one to two blocks of the KV cache, since longer ones use the same kernels; with
+ * other subgroup sizes than its own, prompts of one to two tiles. The reference takes most of this program's
+ * time for prompts that the native CPU has too: in the first part it gets those that fill a block.
+ * device: NULL for MOEFLUX_DEVICE. */
 static struct extent extent_on(const char *device)
 {
     if (!device && device_is_software())

@@ -3,6 +3,7 @@
  *
  * suites: nightly vulkan cpu parts asan-nightly tsan tsan-nightly */
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,13 +11,14 @@
 #include <time.h>
 
 #include "cli/batch/item.h"
-#include "cli/batch/workers.h"
 #include "device.h"
 #include "engine/session.h"
 #include "exec/backend.h"
 #include "generate/answer.h"
 #include "generate/batcher.h"
 #include "generate/generator.h"
+#include "generate/jobs.h"
+#include "generate/workers.h"
 #include "sequence.h"
 
 enum { CONTEXT = 96, CHUNK = 16, THREADS = 5, TOKENS = 3 };
@@ -417,27 +419,66 @@ static struct batch_item *read_line(const struct generator *g, uint64_t line, in
     return item;
 }
 
-/* n lines at once, from a number on; how many are answered. The others name the lost device. */
-static uint32_t answer_lines(struct batch_workers *workers, const struct generator *g, uint64_t from,
-                             uint32_t n, int length)
+/* The pool as --batch starts it. */
+struct pool {
+    struct jobs jobs;
+    struct workers *workers;
+};
+
+static void start_pool(struct pool *p, struct generator *g, uint32_t n)
 {
-    struct batch_done d;
-    uint32_t n_answered = 0;
+    struct moeflux_err e = {0};
+    const struct workers_options o = {.keep = {.most = n, .chunk = CHUNK}, .waits = true};
+    check_ok(jobs_init(&p->jobs, UINT32_MAX, &e), &e);
+    assert_non_null(p->workers = workers_new(n, &p->jobs, &e));
+    check_ok(workers_start(p->workers, g, &o, &e), &e);
+}
+
+static void free_pool(struct pool *p)
+{
+    jobs_close(&p->jobs, "the end");
+    workers_join(p->workers);
+    workers_free(p->workers);
+    jobs_free(&p->jobs);
+}
+
+/* Answers the items at once; results [n]. */
+static void answer_items(struct pool *p, struct batch_item *const *items, uint32_t n,
+                         const struct job_calls *calls, struct choice_result *results)
+{
+    struct moeflux_err e = {0};
+    struct job *list[THREADS];
+    uint64_t n_ended = p->jobs.n_ended, end = n_ended + n;
     for (uint32_t i = 0; i < n; i++) {
-        struct batch_item *item = read_line(g, from + i, length);
-        struct choice *choice;
-        batch_workers_begin(workers, item, &batch_item_request(item, 0, &choice)->tokens, 0);
+        uint32_t n_choices;
+        struct choice *c = batch_item_choices(items[i], &n_choices);
+        assert_non_null(list[i] = jobs_new(c, n_choices, calls, items[i], &e));
     }
-    while (batch_workers_n_running(workers) > 0) {
-        if (!batch_workers_await(workers, 1000, &d))
-            continue;
-        if (d.rc == 0)
-            assert_non_null(d.line);
+    check_ok(jobs_add(&p->jobs, list, n, &e), &e);
+    while (n_ended < end)
+        n_ended = jobs_await(&p->jobs, n_ended, 1000);
+    for (uint32_t i = 0; i < n; i++) {
+        results[i] = jobs_result(list[i])->result;
+        jobs_release(&p->jobs, list[i]);
+    }
+}
+
+/* n lines at once, from a number on; how many are answered. The others name the lost device. */
+static uint32_t answer_lines(struct pool *p, const struct generator *g, uint64_t from, uint32_t n, int length)
+{
+    struct batch_item *items[THREADS];
+    struct choice_result results[THREADS];
+    uint32_t n_answered = 0;
+    for (uint32_t i = 0; i < n; i++)
+        items[i] = read_line(g, from + i, length);
+    answer_items(p, items, n, &batch_item_calls, results);
+    for (uint32_t i = 0; i < n; i++) {
+        if (results[i].rc == 0)
+            assert_non_null(items[i]->result);
         else
-            sequence_refused(d.rc, &d.error, ERR_DEVICE, "device 2 of 2 (CPU");
-        n_answered += d.rc == 0;
-        free(d.line);
-        batch_item_free(d.item);
+            sequence_refused(results[i].rc, &results[i].error, ERR_DEVICE, "device 2 of 2 (CPU");
+        n_answered += results[i].rc == 0;
+        batch_item_free(items[i]);
     }
     return n_answered;
 }
@@ -449,19 +490,18 @@ static void a_lost_device_ends_the_lines_on_it_and_no_others(void **state)
     (void)state;
     enum { LINES = 4 };
     struct generator g;
-    struct batch_workers *workers;
-    struct moeflux_err e = {0};
+    struct pool p;
     open_generator(&g, "cpu,cpu");
-    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
-    assert_int_equal(answer_lines(workers, &g, 1, LINES, 5), LINES);
+    start_pool(&p, &g, LINES);
+    assert_int_equal(answer_lines(&p, &g, 1, LINES, 5), LINES);
     struct backend *broken = set_wait(g.model, 1, lose);
     atomic_store(&n_waits_left, 20);
-    assert_int_equal(answer_lines(workers, &g, 1 + LINES, LINES, 60), 0);
+    assert_int_equal(answer_lines(&p, &g, 1 + LINES, LINES, 60), 0);
     /* A line is not waited for where all have failed, and it fails at once. */
-    assert_int_equal(answer_lines(workers, &g, 1 + 2 * LINES, 1, 5), 0);
+    assert_int_equal(answer_lines(&p, &g, 1 + 2 * LINES, 1, 5), 0);
     reset_wait(g.model, broken);
-    assert_int_equal(answer_lines(workers, &g, 2 + 2 * LINES, 1, 5), 1);
-    batch_workers_free(workers);
+    assert_int_equal(answer_lines(&p, &g, 2 + 2 * LINES, 1, 5), 1);
+    free_pool(&p);
     generator_close(&g);
 }
 
@@ -477,36 +517,41 @@ static int take_buffer(struct exec *x, struct exec_buffer *b, enum exec_memory k
     return err_set(e, ERR_NO_FIT, "no room for another buffer");
 }
 
-/* Answers as --batch does: a line that finds no room waits until fewer run. Returns how many found none. */
-static uint32_t answer_in_turns(struct batch_workers *workers, struct batch_item **items, uint32_t n,
-                                char **lines)
+static atomic_uint n_begun, n_meeting;
+
+/* The first jobs wait for one another, so that all run when the first finds no room. */
+static int meet(struct job *j, struct moeflux_err *e)
 {
-    uint32_t n_refused = 0, n_done = 0, waiting = (1u << n) - 1;
-    while (n_done < n) {
-        struct batch_done d;
-        struct choice *choice;
-        for (uint32_t i = 0; i < n; i++) {
-            if ((waiting >> i & 1) == 0 || batch_workers_n_free(workers) == 0)
-                continue;
-            waiting &= ~(1u << i);
-            batch_workers_begin(workers, items[i], &batch_item_request(items[i], 0, &choice)->tokens, 0);
-        }
-        if (!batch_workers_await(workers, 1000, &d))
-            continue;
-        uint32_t at = 0;
-        while (items[at] != d.item)
-            at++;
-        if (d.rc == ERR_NO_FIT) {
-            assert_true(batch_workers_shrink(workers, &d));
-            waiting |= 1u << at;
-            n_refused++;
-            continue;
-        }
-        check_ok(d.rc, &d.error);
-        lines[at] = d.line;
-        n_done++;
-    }
-    return n_refused;
+    atomic_fetch_add(&n_begun, 1);
+    while (atomic_load(&n_begun) < atomic_load(&n_meeting))
+        sched_yield();
+    return batch_item_calls.begin(j, e);
+}
+
+static int keep_piece(struct job *j, const struct answer_piece *p, struct moeflux_err *e)
+{
+    return batch_item_calls.piece(j, p, e);
+}
+
+static void end_choice(struct job *j, struct answer *a)
+{
+    batch_item_calls.ended(j, a);
+}
+
+/* Answers the lines of a pool at once, after so many of its sequences were refused. Returns how often one
+ * was tried again. */
+static uint32_t answer_after(struct generator *g, struct batch_item **items, uint32_t n, int n_refused,
+                             struct choice_result *results)
+{
+    static const struct job_calls calls = {meet, keep_piece, end_choice};
+    struct pool p;
+    start_pool(&p, g, n);
+    atomic_store(&n_to_refuse, n_refused);
+    atomic_store(&n_begun, 0);
+    atomic_store(&n_meeting, n);
+    answer_items(&p, items, n, &calls, results);
+    free_pool(&p);
+    return atomic_load(&n_begun) - n;
 }
 
 /* A result has times after its tokens. */
@@ -517,18 +562,6 @@ static void assert_same_answer(const char *line, const char *wanted)
     assert_memory_equal(line, wanted, (size_t)(end - wanted));
 }
 
-static void refuse_the_only_one(struct batch_workers *workers, struct batch_item *item)
-{
-    struct batch_done d;
-    struct choice *choice;
-    atomic_store(&n_to_refuse, 1);
-    batch_workers_begin(workers, item, &batch_item_request(item, 0, &choice)->tokens, 0);
-    while (!batch_workers_await(workers, 1000, &d)) {
-    }
-    sequence_refused(d.rc, &d.error, ERR_NO_FIT, "no room for another buffer");
-    assert_false(batch_workers_shrink(workers, &d));
-}
-
 /* Lines that find no room are answered one by one, and as they would be with room for all, also where all
  * find none at the same time. For one that is alone there is no more room to come. */
 static void lines_without_memory_wait(void **state)
@@ -536,33 +569,25 @@ static void lines_without_memory_wait(void **state)
     (void)state;
     enum { LINES = 3 };
     struct generator g;
-    struct batch_workers *workers;
-    struct batch_item *items[LINES];
-    char *wanted[LINES], *lines[LINES];
-    struct moeflux_err e = {0};
+    struct batch_item *items[LINES], *again[LINES];
+    struct choice_result results[LINES];
     open_generator(&g, "cpu");
-    for (uint32_t i = 0; i < LINES; i++)
+    for (uint32_t i = 0; i < LINES; i++) {
         items[i] = read_line(&g, 1 + i, 20);
-    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
-    assert_int_equal(answer_in_turns(workers, items, LINES, wanted), 0);
-    batch_workers_free(workers);
-
+        again[i] = read_line(&g, 1 + i, 20);
+    }
     struct backend *b = set_wait(g.model, 0, g.model->stages[0].exec->backend->wait);
     b->buffer_new = take_buffer;
-    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
-    refuse_the_only_one(workers, items[0]);
-    batch_workers_free(workers);
-    check_ok(batch_workers_new(&workers, &g, LINES, 1, &e), &e);
-    atomic_store(&n_to_refuse, LINES);
-    assert_int_equal(answer_in_turns(workers, items, LINES, lines), LINES);
-    assert_int_equal(batch_workers_n_free(workers), 1);
+    assert_int_equal(answer_after(&g, items, LINES, 0, results), 0);
+    assert_int_equal(answer_after(&g, again, 1, 1, results), 0);
+    sequence_refused(results[0].rc, &results[0].error, ERR_NO_FIT, "no room for another buffer");
+    assert_int_equal(answer_after(&g, again, LINES, LINES, results), LINES);
     for (uint32_t i = 0; i < LINES; i++) {
-        assert_same_answer(lines[i], wanted[i]);
-        free(lines[i]);
-        free(wanted[i]);
+        check_ok(results[i].rc, &results[i].error);
+        assert_same_answer(again[i]->result, items[i]->result);
         batch_item_free(items[i]);
+        batch_item_free(again[i]);
     }
-    batch_workers_free(workers);
     reset_wait(g.model, b);
     generator_close(&g);
 }

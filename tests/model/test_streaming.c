@@ -21,6 +21,7 @@
 #include "device.h"
 #include "convert/convert.h"
 #include "golden.h"
+#include "engine/lab/lab.h"
 #include "moeflux.h"
 #include "tmp_tree.h"
 
@@ -260,7 +261,7 @@ static void check_counters(const struct subject *s, struct moeflux_model *m, con
     hold(!resident || t.n_reads == 0);
     hold(t.read_bytes == t.n_reads * s->needs.one_expert_bytes);
     for (uint32_t i = 0; i < s->needs.n_layers; i++)
-        waited += moeflux_model_layer_wait_ns(m, i);
+        waited += lab_layer_wait_ns(m, i);
     hold(waited == t.wait_read_ns);
     hold(t.n_host_slots > 0 || t.n_host_hits + t.n_promoted + t.n_demoted == 0);
     hold(c->level[MEMORY] == MAPPED || resident || t.n_host_slots > 0);
@@ -447,11 +448,10 @@ static uint8_t *trace_of(const struct subject *s, const struct choice *c, float 
     struct moeflux_model *m;
     struct moeflux_session *q;
     struct moeflux_err e = {0};
-    o.trace = path;
-    check_ok(device_open_staged(&m, &o, c->level[MEMORY] == STAGED, &e), &e);
+    check_ok(device_open_traced(&m, &o, c->level[MEMORY] == STAGED, path, &e), &e);
     check_ok(moeflux_session_new(&q, m, N_PROMPT + N_DECODE, &e), &e);
     evaluate(s, m, q, rows);
-    check_ok(moeflux_model_save_trace(m, &e), &e);
+    check_ok(lab_save_trace(m, &e), &e);
     moeflux_session_free(q);
     moeflux_model_close(m);
     return tmp_tree_read(path, NULL);

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "api/api_request.h"
-#include "api/choice.h"
+#include "generate/choice.h"
 #include "api/dialect.h"
 #include "api/items.h"
 #include "api/refusal.h"

@@ -9,6 +9,7 @@
 #include "check.h"
 #include "device.h"
 #include "engine/test_hooks.h"
+#include "engine/lab/lab.h"
 #include "moeflux.h"
 
 static const char ODD[] = "tests/models/qwen-odd/mlx", OTHER_FAMILY[] = "tests/models/deepseek-odd/mlx";
@@ -17,7 +18,7 @@ static const char ODD[] = "tests/models/qwen-odd/mlx", OTHER_FAMILY[] = "tests/m
 static const struct moeflux_needs NEEDS = {
     .n_layers = 10, .token_dense_bytes = 1000000, .token_expert_bytes = 1000000};
 /* 1 GB/s from disk, 2 GB/s in kernels, 4 GB/s to the device. */
-static const struct moeflux_speeds SPEEDS = {.disk_bytes_s = 1e9, .kernel_bytes_s = 2e9, .copy_bytes_s = 4e9};
+static const struct lab_speeds SPEEDS = {.disk_bytes_s = 1e9, .kernel_bytes_s = 2e9, .copy_bytes_s = 4e9};
 
 static void check_s(double found, double expected)
 {
@@ -29,7 +30,7 @@ static void a_token_is_the_sum_or_the_longer_of_its_parts(void **state)
 {
     (void)state;
     const struct moeflux_plan plan = {.n_experts = 4, .n_slots = 2, .n_host_slots = 2};
-    struct moeflux_forecast f = moeflux_make_forecast(&NEEDS, &plan, &SPEEDS, 0);
+    struct lab_forecast f = lab_make_forecast(&NEEDS, &plan, &SPEEDS, 0);
     check_s(f.compute_s, 0.001);
     check_s(f.copy_s, 0.00025);
     check_s(f.disk_s, 0.001);
@@ -41,10 +42,10 @@ static void hits_in_host_memory_are_copied_and_not_read(void **state)
 {
     (void)state;
     const struct moeflux_plan plan = {.n_experts = 4, .n_slots = 1, .n_host_slots = 3};
-    struct moeflux_forecast f = moeflux_make_forecast(&NEEDS, &plan, &SPEEDS, 1);
+    struct lab_forecast f = lab_make_forecast(&NEEDS, &plan, &SPEEDS, 1);
     check_s(f.disk_s, 0);
     check_s(f.copy_s, 0.00025 * 3 / 4);
-    f = moeflux_make_forecast(&NEEDS, &plan, &SPEEDS, 0.5);
+    f = lab_make_forecast(&NEEDS, &plan, &SPEEDS, 0.5);
     check_s(f.disk_s, 0.0005);
     check_s(f.copy_s, 0.00025 * 7 / 8);
 }
@@ -52,31 +53,31 @@ static void hits_in_host_memory_are_copied_and_not_read(void **state)
 static void a_resident_model_waits_once_for_a_token(void **state)
 {
     (void)state;
-    struct moeflux_speeds s = SPEEDS;
+    struct lab_speeds s = SPEEDS;
     s.round_trip_s = 0.001;
     struct moeflux_plan plan = {.n_experts = 4, .n_slots = 4, .experts_resident = true};
-    check_s(moeflux_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.002);
+    check_s(lab_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.002);
     plan.experts_resident = false;
-    check_s(moeflux_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.011);
+    check_s(lab_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.011);
 }
 
 static void so_does_one_whose_host_holds_all_experts(void **state)
 {
     (void)state;
-    struct moeflux_speeds s = SPEEDS;
+    struct lab_speeds s = SPEEDS;
     s.round_trip_s = 0.001;
     struct moeflux_plan plan = {.n_experts = 4, .n_slots = 1, .n_host_slots = 4};
-    check_s(moeflux_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.002);
-    check_s(moeflux_make_forecast(&NEEDS, &plan, &s, 1).copy_s, 0.00025 * 3 / 4);
+    check_s(lab_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.002);
+    check_s(lab_make_forecast(&NEEDS, &plan, &s, 1).copy_s, 0.00025 * 3 / 4);
     plan.n_host_slots = 3;
-    check_s(moeflux_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.011);
+    check_s(lab_make_forecast(&NEEDS, &plan, &s, 1).compute_s, 0.011);
 }
 
 static void what_is_not_known_counts_as_nothing(void **state)
 {
     (void)state;
-    const struct moeflux_speeds none = {0};
-    struct moeflux_forecast f = moeflux_make_forecast(&NEEDS, NULL, &none, 0.5);
+    const struct lab_speeds none = {0};
+    struct lab_forecast f = lab_make_forecast(&NEEDS, NULL, &none, 0.5);
     check_s(f.apart_s, 0);
     check_s(f.overlapped_s, 0);
 }
@@ -90,28 +91,28 @@ static void the_placement_follows_bus_and_memory(void **state)
     n.n_experts = 4;
     struct moeflux_plan plan = {
         .n_experts = 40, .slot_bytes = 1, .device_room_bytes = 8, .host_room_bytes = 40};
-    struct moeflux_speeds s = SPEEDS;
-    struct moeflux_placement p;
-    assert_false(moeflux_compare_placements(&n, &plan, &s, &p)); /* the CPU was not measured */
+    struct lab_speeds s = SPEEDS;
+    struct lab_placement p;
+    assert_false(lab_compare_placements(&n, &plan, &s, &p)); /* the CPU was not measured */
     /* Memory twice as fast as the bus: what does not fit the card is computed where it lies. */
     s.kernel_bytes_s = 1e12;
     s.cpu_bytes_s = 8e9;
-    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    assert_true(lab_compare_placements(&n, &plan, &s, &p));
     assert_int_equal(p.best_cpu_layers, 8);
     check_s(p.best_s, 1.2e-6 + 0.8e-3 / 8);
     check_s(p.cpu_s, 1e-6 + 1e-3 / 8);
     check_s(p.gpu_s, 2e-6 + 0.8e-3 / 4);
     /* A slow CPU, or a card that holds everything: the GPU. */
     s.cpu_bytes_s = 1e9;
-    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    assert_true(lab_compare_placements(&n, &plan, &s, &p));
     assert_int_equal(p.best_cpu_layers, 0);
     s.cpu_bytes_s = 8e9;
     plan.device_room_bytes = 40;
-    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    assert_true(lab_compare_placements(&n, &plan, &s, &p));
     assert_int_equal(p.best_cpu_layers, 0);
     /* No room on the card: the CPU. */
     plan.device_room_bytes = 0;
-    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    assert_true(lab_compare_placements(&n, &plan, &s, &p));
     assert_int_equal(p.best_cpu_layers, 10);
 }
 
@@ -122,19 +123,19 @@ static void experts_on_the_cpu_wait_for_memory_and_for_the_device(void **state)
     n.n_experts = 4;
     const struct moeflux_plan plan = {
         .n_experts = 40, .slot_bytes = 1, .device_room_bytes = 8, .host_room_bytes = 40};
-    struct moeflux_speeds s = SPEEDS;
-    struct moeflux_placement p;
+    struct lab_speeds s = SPEEDS;
+    struct lab_placement p;
     s.kernel_bytes_s = 1e12;
     s.cpu_bytes_s = 8e9;
     s.memory_bytes_s = 2e9;
-    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    assert_true(lab_compare_placements(&n, &plan, &s, &p));
     check_s(p.cpu_s, 1e-6 + 1e-3 / 2);
     s.memory_bytes_s = 16e9; /* more than the products take */
-    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    assert_true(lab_compare_placements(&n, &plan, &s, &p));
     check_s(p.cpu_s, 1e-6 + 1e-3 / 8);
     /* The host waits for each choice, the device for each sum, and the host for the logits. */
     s.round_trip_s = 0.001;
-    assert_true(moeflux_compare_placements(&n, &plan, &s, &p));
+    assert_true(lab_compare_placements(&n, &plan, &s, &p));
     check_s(p.cpu_s, 1e-6 + 1e-3 / 8 + 21 * 0.001);
     check_s(p.gpu_s, 2e-6 + 0.8e-3 / 4 + 0.001);
 }
@@ -167,22 +168,21 @@ static void add_device(struct moeflux_plan *p, uint32_t n_layers, uint64_t bytes
     p->n_experts += d->n_experts;
 }
 
-static struct moeflux_speeds speeds_of(uint32_t n, const double *kernel_bytes_s)
+static struct lab_speeds speeds_of(uint32_t n, const double *kernel_bytes_s)
 {
-    struct moeflux_speeds s = SPEEDS;
+    struct lab_speeds s = SPEEDS;
     s.n_devices = n;
     for (uint32_t i = 0; i < n; i++)
-        s.devices[i] =
-            (struct moeflux_device_speeds){.kernel_bytes_s = kernel_bytes_s[i], .copy_bytes_s = 1e9};
+        s.devices[i] = (struct lab_device_speeds){.kernel_bytes_s = kernel_bytes_s[i], .copy_bytes_s = 1e9};
     return s;
 }
 
-static void expect_split(const struct moeflux_plan *p, const struct moeflux_speeds *s, int rc,
-                         const uint32_t *layers, struct moeflux_split *split)
+static void expect_split(const struct moeflux_plan *p, const struct lab_speeds *s, int rc,
+                         const uint32_t *layers, struct lab_split *split)
 {
     const struct moeflux_needs n = needs_of_layers();
     struct moeflux_err e = {0};
-    assert_int_equal(moeflux_find_split(&n, p, s, split, &e), rc);
+    assert_int_equal(lab_find_split(&n, p, s, split, &e), rc);
     for (uint32_t i = 0; layers && i < p->n_devices; i++)
         assert_int_equal(split->n_layers[i], layers[i]);
 }
@@ -190,9 +190,9 @@ static void expect_split(const struct moeflux_plan *p, const struct moeflux_spee
 static void equal_devices_with_room_share_evenly(void **state)
 {
     (void)state;
-    const struct moeflux_speeds s = speeds_of(2, (double[]){2e9, 2.1e9});
+    const struct lab_speeds s = speeds_of(2, (double[]){2e9, 2.1e9});
     struct moeflux_plan even = {0}, uneven = {0};
-    struct moeflux_split split;
+    struct lab_split split;
     add_device(&even, 5, 100000000);
     add_device(&even, 5, 100000000);
     expect_split(&even, &s, 0, (uint32_t[]){5, 5}, &split);
@@ -207,8 +207,8 @@ static void equal_devices_with_room_share_evenly(void **state)
 static void a_faster_device_gets_what_it_has_room_for(void **state)
 {
     (void)state;
-    struct moeflux_split split;
-    const struct moeflux_speeds s = speeds_of(2, (double[]){1e9, 10e9});
+    struct lab_split split;
+    const struct lab_speeds s = speeds_of(2, (double[]){1e9, 10e9});
     struct moeflux_plan roomy = {0}, little = {0};
     add_device(&roomy, 5, 100000000);
     add_device(&roomy, 5, 100000000);
@@ -217,7 +217,7 @@ static void a_faster_device_gets_what_it_has_room_for(void **state)
     /* A layer takes 500 kB: the second device holds six. A seventh's experts would cross the bus. */
     add_device(&little, 5, 100000000);
     add_device(&little, 5, 3000000);
-    struct moeflux_speeds bus = s;
+    struct lab_speeds bus = s;
     bus.devices[1].copy_bytes_s = 1e8;
     expect_split(&little, &bus, 1, (uint32_t[]){4, 6}, &split);
 }
@@ -225,8 +225,8 @@ static void a_faster_device_gets_what_it_has_room_for(void **state)
 static void a_small_device_gives_layers_away(void **state)
 {
     (void)state;
-    struct moeflux_split split;
-    const struct moeflux_speeds s = speeds_of(3, (double[]){2e9, 2e9, 2e9});
+    struct lab_split split;
+    const struct lab_speeds s = speeds_of(3, (double[]){2e9, 2e9, 2e9});
     struct moeflux_plan p = {0};
     add_device(&p, 4, 600000); /* it holds one layer, and has to copy three quarters of the others */
     add_device(&p, 3, 100000000);
@@ -240,9 +240,9 @@ static void a_small_device_gives_layers_away(void **state)
 static void nothing_is_said_of_devices_without_a_speed(void **state)
 {
     (void)state;
-    struct moeflux_split split;
+    struct lab_split split;
     struct moeflux_plan p = {0};
-    struct moeflux_speeds s = speeds_of(2, (double[]){1e9, 0});
+    struct lab_speeds s = speeds_of(2, (double[]){1e9, 0});
     add_device(&p, 9, 100000000);
     add_device(&p, 1, 100000000);
     expect_split(&p, &s, 0, NULL, &split);
@@ -254,14 +254,14 @@ static void the_placement_of_several_devices_follows_each(void **state)
 {
     (void)state;
     const struct moeflux_needs n = needs_of_layers();
-    struct moeflux_speeds s = speeds_of(2, (double[]){1e12, 1e12});
+    struct lab_speeds s = speeds_of(2, (double[]){1e12, 1e12});
     struct moeflux_plan p = {.host_room_bytes = 4000000};
-    struct moeflux_placement place;
+    struct lab_placement place;
     s.kernel_bytes_s = 1e12;
     s.cpu_bytes_s = 8e9;
     add_device(&p, 5, 100000000);
     add_device(&p, 5, 500000);
-    assert_true(moeflux_compare_placements(&n, &p, &s, &place));
+    assert_true(lab_compare_placements(&n, &p, &s, &place));
     /* All five layers of the second device cross the bus, however many of the first are the CPU's. */
     check_s(place.gpu_s, 2e-6 + 0.5e6 / 4e9);
     assert_int_equal(place.best_cpu_layers, 10);
@@ -277,8 +277,8 @@ static void disk_and_device_have_speeds(void **state)
     (void)state;
     struct moeflux_err e = {0};
     struct moeflux_options o = odd();
-    struct moeflux_speeds s;
-    check_ok(moeflux_measure(&o, &s, &e), &e);
+    struct lab_speeds s;
+    check_ok(lab_measure(&o, &s, &e), &e);
     assert_true(s.disk_bytes_s > 0 && s.kernel_bytes_s > 0);
     assert_true(s.copy_bytes_s == 0);
     assert_string_equal(s.device_fault, "");
@@ -297,7 +297,7 @@ static void copies_are_measured_where_the_device_has_its_own_memory(void **state
     }
     struct moeflux_err e = {0};
     struct moeflux_options o = {.dir = ODD, .device = device_name()};
-    struct moeflux_speeds s;
+    struct lab_speeds s;
     check_ok(test_hooks_measure(&o, &(struct test_hooks){.staged = true}, &s, &e), &e);
     assert_true(s.copy_bytes_s > 0 && s.cpu_bytes_s > 0);
     assert_string_equal(s.device_fault, "");
@@ -308,8 +308,8 @@ static void each_of_several_devices_has_speeds(void **state)
     (void)state;
     struct moeflux_err e = {0};
     struct moeflux_options o = {.dir = ODD, .device = "cpu,reference"};
-    struct moeflux_speeds s;
-    check_ok(moeflux_measure(&o, &s, &e), &e);
+    struct lab_speeds s;
+    check_ok(lab_measure(&o, &s, &e), &e);
     assert_int_equal(s.n_devices, 2);
     assert_true(s.devices[0].kernel_bytes_s > s.devices[1].kernel_bytes_s && s.devices[1].kernel_bytes_s > 0);
     assert_true(s.kernel_bytes_s < s.devices[0].kernel_bytes_s);
@@ -320,8 +320,8 @@ static void a_missing_device_leaves_the_disk_measured(void **state)
     (void)state;
     struct moeflux_err e = {0};
     struct moeflux_options o = {.dir = OTHER_FAMILY, .device = "no such device"};
-    struct moeflux_speeds s;
-    check_ok(moeflux_measure(&o, &s, &e), &e);
+    struct lab_speeds s;
+    check_ok(lab_measure(&o, &s, &e), &e);
     assert_true(s.disk_bytes_s > 0);
     assert_true(s.kernel_bytes_s == 0);
     assert_non_null(strstr(s.device_fault, "no such device"));

@@ -5,9 +5,6 @@
 #include <string.h>
 
 #include "check.h"
-#include "lib/spirv/memory.h"
-#include "lib/spirv/module.h"
-#include "lib/spirv/program.h"
 #include "lib/spirv/run.h"
 
 enum { N = 128, LEAST = 4, MOST = 128, SEEDS = 4 };
@@ -36,16 +33,14 @@ struct outcome {
 static struct outcome run(const struct kernel *k, uint32_t lanes, uint64_t seed)
 {
     struct moeflux_err e = {0};
-    struct spirv_module m;
-    struct spirv_program p;
+    struct spirv_program p = {.name = "fault", .lanes = lanes};
     struct spirv_memory memory = {0};
     struct outcome out = {0};
     uint32_t x[N];
     uint64_t args[2] = {(uint64_t)(uintptr_t)x, (uint64_t)(uintptr_t)out.y}, n_operations = 0;
     for (uint32_t i = 0; i < N; i++)
         x[i] = i + 1;
-    check_ok(spirv_module_open(&m, k->words, k->n, &e), &e);
-    check_ok(spirv_compile(&p, &m, &(struct spirv_request){.name = "fault", .lanes = lanes}, &e), &e);
+    check_ok(spirv_compile(&p, k->words, k->n, NULL, 0, &e), &e);
     check_ok(spirv_memory_add(&memory, args[0], sizeof x, &e), &e);
     check_ok(spirv_memory_add(&memory, args[1], sizeof out.y, &e), &e);
     check_ok(
@@ -55,7 +50,6 @@ static struct outcome run(const struct kernel *k, uint32_t lanes, uint64_t seed)
     memcpy(out.fault, memory.fault, sizeof out.fault);
     spirv_memory_close(&memory);
     spirv_program_free(&p);
-    spirv_module_close(&m);
     return out;
 }
 

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "api/api_request.h"
-#include "api/choice.h"
+#include "generate/choice.h"
 #include "api/refusal.h"
 #include "base/err.h"
 #include "base/str.h"

@@ -78,7 +78,7 @@ static uint32_t ask(struct sequences *q, int32_t topic, int32_t question)
     }
     uint32_t pos = moeflux_session_position(s);
     check_ok(moeflux_session_eval(s, ids + pos, N - pos, &none, &e), &e);
-    sequences_put(q, s);
+    sequences_put(q, s, N);
     return n_reused;
 }
 
@@ -119,9 +119,33 @@ static void one_that_is_in_use_is_not_taken(void **state)
     assert_ptr_not_equal(a, b);
     assert_int_equal(sequences_take(q, prompt(1, 2), N, N, &c, &e), ERR_USAGE);
     assert_false(sequences_shrink(q));
-    sequences_put(q, a);
+    sequences_put(q, a, N);
     assert_true(sequences_shrink(q));
-    sequences_put(q, b);
+    sequences_put(q, b, N);
+    sequences_free(q);
+}
+
+/* Tokens of an answer were evaluated one by one, so a prompt that has them would get other bits. */
+static void with_chunks_only_those_of_a_prompt_are_reused(void **state)
+{
+    (void)state;
+    enum { CHUNK = 32 };
+    struct moeflux_err e = {0};
+    struct sequences *q;
+    struct moeflux_session *s;
+    const struct sequences_options o = {.max_context = SMALL_CONTEXT, .most = 1, .chunk = CHUNK};
+    check_ok(sequences_new(&q, model, &o, &e), &e);
+    assert_null(sequences_latest(q));
+    ask(q, 1, 1);
+    assert_int_equal(sequences_usable(q, prompt(1, 2), N), N / 2 / CHUNK * CHUNK);
+    assert_ptr_not_equal(sequences_latest(q), NULL);
+    check_ok(sequences_take(q, prompt(1, 2), N, 0, &s, &e), &e);
+    assert_int_equal(sequences_held(q, s), N);
+    sequences_put(q, s, CHUNK + 1);
+    assert_true(sequences_usable(q, prompt(1, 2), N) <= CHUNK);
+    check_ok(sequences_take(q, prompt(1, 2), N, 0, &s, &e), &e);
+    sequences_drop(q, s);
+    assert_int_equal(sequences_count(q).n, 0);
     sequences_free(q);
 }
 
@@ -175,7 +199,7 @@ static void a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones(void **st
     assert_int_equal(ask(q, 1, 1), N / 2);
     check_ok(sequences_take(q, prompt(1, 1), N, N, &s, &e), &e);
     check_ok(moeflux_session_eval(s, prompt(2, 2), N, &none, &e), &e);
-    sequences_put(q, s);
+    sequences_put(q, s, N);
     sequences_free(q);
     assert_int_equal(tmp_tree_count(files), 1);
     const struct sequences_options o = {
@@ -262,6 +286,7 @@ int main(void)
         cmocka_unit_test(a_prompt_goes_on_in_the_sequence_that_has_the_most_of_it),
         cmocka_unit_test(the_least_recently_used_one_leaves),
         cmocka_unit_test(one_that_is_in_use_is_not_taken),
+        cmocka_unit_test(with_chunks_only_those_of_a_prompt_are_reused),
         cmocka_unit_test(idle_ones_keep_to_their_bytes),
         cmocka_unit_test(those_that_leave_memory_are_found_in_files_by_a_later_program_too),
         cmocka_unit_test(a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones),

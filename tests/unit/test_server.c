@@ -10,9 +10,9 @@
 
 #include "base/turns.h"
 #include "generate/generator.h"
-#include "api/choice.h"
+#include "generate/choice.h"
 #include "api/api_request.h"
-#include "server/jobs.h"
+#include "generate/jobs.h"
 #include "server/keys.h"
 #include "api/refusal.h"
 #include "tmp_tree.h"
@@ -29,8 +29,9 @@ static struct jobs new_queue(uint32_t most)
 
 static struct job *new_job(struct choice *choice)
 {
+    static const struct job_calls none;
     struct moeflux_err e = {0};
-    struct job *j = jobs_new(choice, &e);
+    struct job *j = jobs_new(choice, 1, &none, NULL, &e);
     assert_non_null(j);
     return j;
 }
@@ -119,6 +120,40 @@ static void a_job_goes_home_where_not_much_more_is_in_flight(void **state)
     jobs_free(&q);
 }
 
+/* Two jobs run; the one without memory comes back first, and then no other runs with it. */
+static void a_job_without_memory_waits_until_fewer_run(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct jobs q = new_queue(8);
+    struct choice choice = {0};
+    struct job *j[3];
+    pthread_t next;
+    void *got;
+    for (int i = 0; i < 3; i++)
+        j[i] = new_job(&choice);
+    check_ok(jobs_add(&q, j, 3, &e), &e);
+    assert_ptr_equal(jobs_take(&q, 0), j[0]);
+    assert_ptr_equal(jobs_take(&q, 0), j[1]);
+    assert_true(jobs_put_back(&q, j[1], false));
+    assert_int_equal(q.most_running, 1);
+    assert_int_equal(pthread_create(&next, NULL, take_first, &q), 0);
+    assert_int_equal(jobs_await(&q, 0, 0), 0);
+    jobs_finish(&q, j[0]);
+    assert_int_equal(jobs_await(&q, 0, 1000), 1);
+    assert_true(jobs_is_done(&q, j[0]));
+    pthread_join(next, &got);
+    assert_ptr_equal(got, j[1]);
+    /* Alone it would find no more the next time, unless something was freed. */
+    assert_false(jobs_put_back(&q, j[1], false));
+    assert_true(jobs_put_back(&q, j[1], true));
+    assert_ptr_equal(jobs_take(&q, 0), j[1]);
+    jobs_finish(&q, j[1]);
+    for (int i = 0; i < 3; i++)
+        jobs_release(&q, j[i]);
+    jobs_free(&q);
+}
+
 static void closing_fails_what_waits_and_refuses_what_comes(void **state)
 {
     (void)state;
@@ -128,11 +163,12 @@ static void closing_fails_what_waits_and_refuses_what_comes(void **state)
     struct job *waits = new_job(&choice), *late = new_job(&choice);
     bool done;
     check_ok(jobs_add(&q, &waits, 1, &e), &e);
-    jobs_close(&q);
+    jobs_close(&q, "the end");
     assert_null(jobs_take(&q, 0));
     assert_null(jobs_read(&q, waits, 0, &done));
     assert_true(done);
     assert_int_equal(choice.result.rc, ERR_INTERRUPTED);
+    assert_string_equal(choice.result.error.text, "the end");
     assert_int_equal(jobs_add(&q, &late, 1, &e), ERR_INTERRUPTED);
     jobs_release(&q, waits);
     jobs_release(&q, late);
@@ -320,6 +356,7 @@ int main(void)
         cmocka_unit_test(jobs_are_taken_in_order_and_the_queue_has_an_end),
         cmocka_unit_test(a_released_job_waits_no_more),
         cmocka_unit_test(a_job_goes_home_where_not_much_more_is_in_flight),
+        cmocka_unit_test(a_job_without_memory_waits_until_fewer_run),
         cmocka_unit_test(closing_fails_what_waits_and_refuses_what_comes),
         cmocka_unit_test(pieces_come_in_order_and_whole),
         cmocka_unit_test(threads_that_ask_get_their_turn_one_after_the_other),

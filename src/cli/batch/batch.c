@@ -9,9 +9,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "cli/batch/answer.h"
 #include "cli/batch/item.h"
-#include "cli/batch/workers.h"
 #include "cli/batch/progress.h"
 #include "cli/exit.h"
 #include "cli/options/answer_grammar.h"
@@ -25,11 +23,14 @@
 #include "cli/report/stats.h"
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
+#include "engine/run/batched.h"
 #include "generate/generator.h"
 #include "generate/prefix.h"
+#include "generate/jobs.h"
 #include "generate/queue.h"
 #include "generate/request.h"
 #include "generate/tools.h"
+#include "generate/workers.h"
 #include "moeflux.h"
 
 struct batch { /* zeroed at first */
@@ -49,12 +50,12 @@ struct batch { /* zeroed at first */
     bool as_openai;      /* the last line was in OpenAI's form */
     uint64_t n_done, n_failed;
     uint64_t n_there, n_there_failed; /* answered by an earlier run; those of them that failed */
-    /* lines that are answered concurrently; 1: one at a time, by `answerer` */
-    uint32_t n_workers;
-    struct batch_workers *workers;
-    struct batch_answerer answerer;
-    struct queue_item *current; /* the answerer's */
-    struct batch_counts counts; /* set at the end */
+    uint32_t n_workers, n_running;    /* lines that may be answered concurrently, and those that are */
+    uint64_t n_ended;                 /* the last jobs_await */
+    struct jobs jobs;
+    struct workers *workers;
+    /* Tokens of prompts: all, those that had to be computed, and the time that took. */
+    uint64_t n_prompt, n_computed, prefill_ns;
 };
 
 /* ---- results ---- */
@@ -141,7 +142,7 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
 {
     struct queue_item *item = queue_add(&b->queue);
     struct batch_item *r;
-    struct choice *choice;
+    uint32_t n;
     int rc = batch_item_read(&r, text, len, b->lines.n, LINES_MAX_BYTES, &b->generator, &b->defaults,
                              &b->as_openai, e);
     item->of = r;
@@ -157,12 +158,12 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
     if (!rc)
         rc = remember(b, r, e);
     if (!rc)
-        tell_skipped_tool(b, batch_item_request(r, 0, &choice));
+        tell_skipped_tool(b, &batch_item_choices(r, &n)->request);
     if (!rc)
         rc = batch_item_encode(r, &b->generator, e);
     if (rc)
         return refuse_item(item, rc, e);
-    item->tokens = &batch_item_request(r, 0, &choice)->tokens;
+    item->tokens = &batch_item_choices(r, &n)->request.tokens;
     return 0;
 }
 
@@ -197,23 +198,103 @@ static int fill(struct batch *b, struct moeflux_err *e)
     return 0;
 }
 
-/* ---- one request at a time ---- */
+/* ---- answers ---- */
 
-static int prefill(void *ctx, const struct request *r, uint64_t seed, uint32_t *n_reused,
-                   struct moeflux_err *e)
+/* Chooses the checkpoints of the item's prompts. Choices of one prompt are consecutive. */
+static void choose_stops(const struct batch *b, const struct queue_item *item, struct choice *choices,
+                         uint32_t n)
 {
-    struct batch *b = ctx;
-    int rc = queue_prefill(&b->queue, b->current, r, seed, n_reused, e);
-    bar_end(&b->bar);
+    const struct moeflux_session *s = b->n_workers == 1 ? workers_latest(b->workers) : NULL;
+    const struct token_list *last = NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct token_list *t = &choices[i].request.tokens;
+        bool same = last && last->n == t->n && prefix_common(last->ids, last->n, t->ids, t->n) == t->n;
+        choices[i].stops = same ? choices[i - 1].stops : queue_stops(&b->queue, item, t, s);
+        last = t;
+    }
+}
+
+static int begin_item(struct batch *b, struct queue_item *item, struct moeflux_err *e)
+{
+    uint32_t n;
+    struct choice *choices = batch_item_choices(item->of, &n);
+    choose_stops(b, item, choices, n);
+    if (!(item->job = jobs_new(choices, n, &batch_item_calls, item->of, e)))
+        return ERR_MEMORY;
+    item->job->holder = workers_find_holder(b->workers, choices);
+    int rc = jobs_add(&b->jobs, &item->job, 1, e);
+    if (!rc) {
+        b->n_running++;
+        return 0;
+    }
+    jobs_release(&b->jobs, item->job);
+    item->job = NULL;
     return rc;
 }
 
-static int compute(struct batch *b, struct queue_item *item, struct moeflux_err *e)
+static int begin_waiting(struct batch *b, struct moeflux_err *e)
 {
-    char *line;
-    b->current = item;
-    int rc = batch_answer(&b->answerer, item->of, &line, e);
-    return rc ? refuse_item(item, rc, e) : set_result(item, line, e);
+    struct queue_item *item;
+    int rc = 0;
+    while (!rc && b->n_running < b->n_workers &&
+           (item = queue_choose(&b->queue, b->n_workers == 1 ? workers_latest(b->workers) : NULL)))
+        rc = begin_item(b, item, e);
+    return rc;
+}
+
+static void count_prompts(struct batch *b, const struct choice *choices, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        b->n_prompt += choices[i].request.tokens.n;
+        b->n_computed += choices[i].request.tokens.n - choices[i].result.n_reused;
+        b->prefill_ns += choices[i].result.prefill_ns;
+    }
+}
+
+/* Takes the result of an item whose job is done. */
+static int take_done(struct batch *b, struct queue_item *item, struct moeflux_err *e)
+{
+    struct batch_item *own = item->of;
+    const struct choice_result *r = &jobs_result(item->job)->result;
+    int rc = r->rc;
+    if (rc)
+        *e = r->error;
+    else
+        count_prompts(b, item->job->choices, item->job->n);
+    jobs_release(&b->jobs, item->job);
+    item->job = NULL;
+    b->n_running--;
+    if (rc)
+        return refuse_item(item, rc, e);
+    char *line = own->result;
+    own->result = NULL;
+    return set_result(item, line, e);
+}
+
+/* Waits for the next end of a job. Returns the first failure; the results of all that are done are kept. */
+static int await_some(struct batch *b, uint32_t ms, struct moeflux_err *e)
+{
+    int rc = 0;
+    struct moeflux_err later;
+    b->n_ended = jobs_await(&b->jobs, b->n_ended, ms);
+    for (size_t i = 0; i < b->queue.n; i++) {
+        struct queue_item *item = &b->queue.items[i];
+        if (!item->job || !jobs_is_done(&b->jobs, item->job))
+            continue;
+        int one = take_done(b, item, rc ? &later : e);
+        rc = rc ? rc : one;
+    }
+    return rc;
+}
+
+/* Waits after a failure for the running items and keeps their results. Returns rc. */
+static int drain(struct batch *b, int rc)
+{
+    struct moeflux_err ignored;
+    jobs_close(&b->jobs, "interrupted");
+    while (b->n_running > 0)
+        await_some(b, UINT16_MAX, &ignored);
+    return rc;
 }
 
 /* Returns the failure that is reported: the first one, except that a failure of the results' file replaces an
@@ -226,88 +307,7 @@ static int choose_failure(int rc, int of_results, const struct moeflux_err *why,
     return of_results;
 }
 
-static int compute_in_order(struct batch *b, struct moeflux_err *e)
-{
-    for (;;) {
-        int rc = fill(b, e);
-        if (!rc)
-            rc = write_done(b, false, e);
-        struct queue_item *item = rc ? NULL : queue_choose(&b->queue);
-        if (!rc && signals_asked())
-            rc = err_set(e, ERR_INTERRUPTED, "interrupted");
-        if (!rc && item)
-            rc = compute(b, item, e);
-        /* Finished results are written, whatever ended the run. */
-        struct moeflux_err closing;
-        rc = choose_failure(rc, write_done(b, rc != 0, &closing), &closing, e);
-        if (rc)
-            return rc;
-        if (b->at_end && b->queue.n == 0)
-            return 0;
-    }
-}
-
-/* ---- several at the same time ---- */
-
-static struct queue_item *find_waiting(struct batch *b)
-{
-    for (size_t i = 0; i < b->queue.n; i++)
-        if (!b->queue.items[i].result && !b->queue.items[i].taken)
-            return &b->queue.items[i];
-    return NULL;
-}
-
-/* Returns the length of the longest prefix that the prompt shares with a waiting request. */
-static uint32_t common_with_others(const struct batch *b, const struct queue_item *item)
-{
-    uint32_t most = 0;
-    for (size_t i = 0; i < b->queue.n; i++) {
-        const struct queue_item *other = &b->queue.items[i];
-        if (other == item || other->result || other->taken)
-            continue;
-        uint32_t same =
-            prefix_common(item->tokens->ids, item->tokens->n - 1, other->tokens->ids, other->tokens->n - 1);
-        most = (uint32_t)size_max(most, same);
-    }
-    return most;
-}
-
-static void begin_waiting(struct batch *b)
-{
-    struct queue_item *item;
-    while (batch_workers_n_free(b->workers) > 0 && (item = find_waiting(b))) {
-        item->taken = true;
-        batch_workers_begin(b->workers, item->of, item->tokens, common_with_others(b, item));
-    }
-}
-
-/* Takes a finished item. One that did not run for lack of memory waits until fewer run. */
-static int take_done(struct batch *b, const struct batch_done *d, struct moeflux_err *e)
-{
-    size_t i = 0;
-    while (b->queue.items[i].of != d->item)
-        i++;
-    struct queue_item *item = &b->queue.items[i];
-    item->taken = false;
-    if (d->rc == ERR_NO_FIT && batch_workers_shrink(b->workers, d))
-        return 0;
-    if (d->rc && e)
-        *e = d->error;
-    return d->rc ? refuse_item(item, d->rc, e) : set_result(item, d->line, e);
-}
-
-/* Waits after a failure for the running items and keeps their results. Returns rc. */
-static int drain(struct batch *b, int rc)
-{
-    struct batch_done d;
-    struct moeflux_err ignored;
-    while (batch_workers_n_running(b->workers) > 0)
-        if (batch_workers_await(b->workers, UINT16_MAX, &d))
-            take_done(b, &d, &ignored);
-    return rc;
-}
-
-static int compute_concurrently(struct batch *b, struct moeflux_err *e)
+static int compute(struct batch *b, struct moeflux_err *e)
 {
     enum { ASK_AGAIN_MS = 50 };
     for (;;) {
@@ -315,13 +315,11 @@ static int compute_concurrently(struct batch *b, struct moeflux_err *e)
         if (!rc && signals_asked())
             rc = err_set(e, ERR_INTERRUPTED, "interrupted");
         if (!rc)
-            begin_waiting(b);
+            rc = begin_waiting(b, e);
         /* More lines may come in the meantime. */
-        bool may_come = !b->at_end && batch_workers_n_free(b->workers) > 0;
-        struct batch_done d;
-        if (!rc && batch_workers_n_running(b->workers) > 0 &&
-            batch_workers_await(b->workers, may_come ? ASK_AGAIN_MS : UINT16_MAX, &d))
-            rc = take_done(b, &d, e);
+        bool may_come = !b->at_end && b->n_running < b->n_workers;
+        if (!rc && b->n_running > 0)
+            rc = await_some(b, may_come ? ASK_AGAIN_MS : UINT16_MAX, e);
         if (rc)
             rc = drain(b, rc);
         struct moeflux_err closing;
@@ -333,14 +331,25 @@ static int compute_concurrently(struct batch *b, struct moeflux_err *e)
     }
 }
 
-/* Starts the workers. They have sequences of their own, so the generator's is freed. */
+/* Starts the workers, which have sequences of their own: the generator's is freed. One worker reuses all that
+ * it can of a prompt. With several, each cuts a prompt at the same places, whichever others there are, so a
+ * result does not depend on them. */
 static int make_workers(struct batch *b, struct moeflux_err *e)
 {
-    if (b->n_workers == 1)
-        return 0;
-    moeflux_session_free(b->generator.sequence);
-    b->generator.sequence = NULL;
-    return batch_workers_new(&b->workers, &b->generator, b->n_workers, b->defaults.base_seed, e);
+    struct generator *g = &b->generator;
+    uint32_t chunk = b->n_workers > 1 ? batched_chunk(g->model) : 0;
+    const struct workers_options o = {
+        .keep = {.most = b->n_workers, .chunk = chunk, .checkpoints = chunk ? 0 : UINT32_MAX},
+        .waits = true,
+    };
+    int rc = queue_init(&b->queue, g, chunk, e);
+    moeflux_session_free(g->sequence);
+    g->sequence = NULL;
+    if (!rc)
+        rc = jobs_init(&b->jobs, UINT32_MAX, e);
+    if (!rc && !(b->workers = workers_new(b->n_workers, &b->jobs, e)))
+        rc = ERR_MEMORY;
+    return rc ? rc : workers_start(b->workers, g, &o, e);
 }
 
 /* ---- the run ---- */
@@ -396,13 +405,6 @@ static int start(struct batch *b, struct moeflux_err *e)
     if (!rc)
         rc = setup_start(&b->generator, o, (uint32_t)o->ctx_size, e);
     b->defaults.base_seed = b->generator.seed;
-    b->answerer = (struct batch_answerer){.generator = &b->generator,
-                                          .grammars = &b->generator,
-                                          .base_seed = b->generator.seed,
-                                          .prefill = prefill,
-                                          .ctx = b};
-    if (!rc)
-        rc = queue_init(&b->queue, &b->generator, e);
     return rc ? rc : make_workers(b, e);
 }
 
@@ -440,7 +442,7 @@ static void tell_counts(const struct batch *b)
         snprintf(there, sizeof there, ", %" PRIu64 " there already", b->n_there);
     snprintf(text, sizeof text,
              "%" PRIu64 " answered, %" PRIu64 " failed%s; %" PRIu64 " of %" PRIu64 " prompt tokens computed",
-             b->n_done, b->n_failed, there, b->counts.n_computed, b->counts.n_prompt);
+             b->n_done, b->n_failed, there, b->n_computed, b->n_prompt);
     exit_tell(b->options->log_level, EXIT_INFO, text);
 }
 
@@ -448,15 +450,19 @@ static void tell_counts(const struct batch *b)
 static uint64_t prefill_ns(const struct batch *b)
 {
     struct moeflux_stats stats;
-    if (!b->workers)
-        return b->counts.prefill_ns;
+    if (b->n_workers == 1)
+        return b->prefill_ns;
     generator_get_stats(&b->generator, &stats);
     return stats.prefill_ns;
 }
 
 static int finish(struct batch *b, struct moeflux_err *e)
 {
-    batch_workers_free(b->workers);
+    if (b->workers)
+        jobs_close(&b->jobs, "the run has ended");
+    workers_join(b->workers);
+    workers_free(b->workers);
+    jobs_free(&b->jobs);
     while (b->queue.n > 0)
         drop_item(b, b->queue.n - 1);
     queue_free(&b->queue);
@@ -489,14 +495,13 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
         rc = begin_progress(&b, t, e);
     if (!rc) {
         signals_hold(true);
-        rc = b.workers ? compute_concurrently(&b, e) : compute_in_order(&b, e);
+        rc = compute(&b, e);
         signals_hold(false);
-        b.counts = b.workers ? batch_workers_counts(b.workers) : b.answerer.counts;
         batch_progress_end(&b.progress);
         tell_counts(&b);
     }
     if (!rc && o->stats) {
-        struct stats st = {.n_prompt = (uint32_t)b.counts.n_computed, .prefill_ns = prefill_ns(&b)};
+        struct stats st = {.n_prompt = (uint32_t)b.n_computed, .prefill_ns = prefill_ns(&b)};
         stats_print(&st, NULL, &b.generator);
     }
     rc = setup_save_usage(&b.generator, o, rc, e);

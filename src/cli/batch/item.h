@@ -8,13 +8,11 @@
 #include <stdint.h>
 
 #include "api/batch_line.h"
-#include "generate/request.h"
+#include "generate/jobs.h"
 
 struct answer;
-struct choice;
 struct generator;
 struct moeflux_err;
-struct stats;
 
 /* Values for what a line leaves open. */
 struct batch_defaults {
@@ -25,12 +23,14 @@ struct batch_defaults {
 
 /* allocated by batch_item_read; freed with batch_item_free */
 struct batch_item {
+    const struct tokenizer *tokenizer;
     uint64_t line;  /* line number, the first is 1 */
     char *key;      /* identifies the result (request_key) */
     bool has_id;    /* the key comes from an id, not from the line's number */
     bool is_openai; /* OpenAI's form: `openai`; else `own` */
-    struct request own;
+    struct choice own;
     struct batch_line openai;
+    char *result; /* the line to write, from malloc; NULL: the answers are not complete */
 };
 
 /* Reads a line. text NULL: the line had more than max_bytes. *as_openai: the form of the last line that could
@@ -44,13 +44,13 @@ int batch_item_read(struct batch_item **out, const char *text, size_t len, uint6
 /* Makes the tokens of a line of our form. ERR_USAGE: more than the context holds; else as request_encode. */
 int batch_item_encode(struct batch_item *b, struct generator *g, struct moeflux_err *e);
 
-/* How many answers the line wants, and the request of each. *choice: NULL for a line of our form. */
-uint32_t batch_item_n_choices(const struct batch_item *b);
-const struct request *batch_item_request(const struct batch_item *b, uint32_t idx, struct choice **choice);
+/* Returns the answers that the line wants, *n >= 1 of them, after batch_item_encode. */
+struct choice *batch_item_choices(struct batch_item *b, uint32_t *n);
 
-/* Return the result as one line without its end, from malloc; NULL: no memory. */
-char *batch_item_answer(const struct batch_item *b, const struct generator *g, const struct answer *a,
-                        const struct stats *st);
+/* The functions of the item's job, whose owner is the item. They fill `result`. */
+extern const struct job_calls batch_item_calls;
+
+/* Returns the result of a line that is refused, as one line without its end, from malloc; NULL: no memory. */
 char *batch_item_refused(struct batch_item *b, int rc, const struct moeflux_err *e);
 
 /* NULL is legal. */

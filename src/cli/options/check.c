@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "cli/options/get_flags.h"
 #include "cli/options/options.h"
 #include "cli/options/secret.h"
 #include "moeflux.h"
@@ -402,6 +403,8 @@ int check_options(struct options *o, struct moeflux_err *e)
         return check_serve(o, e);
     case VERB_INSPECT:
         return check_inspect(o, e);
+    case VERB_GET:
+        return get_flags_check(o, e);
     default:
         return check_run(o, e);
     }

@@ -234,7 +234,7 @@ int foreign_command(struct foreign *x, int *argc, char ***argv, struct moeflux_e
         const char *names, *instead;
     } none[] = {
         {"list,ls", "\"hf cache ls\" lists what is downloaded, and a model is a directory"},
-        {"pull,download,create", "\"hf download USER/MODEL\" fetches a model, then moeflux -m USER/MODEL"},
+        {"pull,download,create", "\"moeflux get USER/MODEL\" fetches a model, then moeflux -m USER/MODEL"},
         {"rm,cp,push,ps,stop", "a model is a directory, and a server a process: rm, cp, ps and kill"},
         {"show", "moeflux inspect MODEL"},
         {"quantize", "moeflux convert SRC DST --bits 4"},

@@ -10,7 +10,7 @@
 #define NOT(names, value, instead) {FOREIGN_NONE, names, value, instead}
 /* clang-format on */
 
-static const char DOWNLOAD[] = "moeflux downloads nothing: \"hf download USER/MODEL\", then -m USER/MODEL",
+static const char DOWNLOAD[] = "\"moeflux get USER/MODEL\" fetches a model, then -m USER/MODEL",
                   DRAFT[] = "there are no draft models and no speculative decoding",
                   VISION[] = "images and sound are not read: the vision part of a model is left out",
                   ROPE[] = "the model's config.json sets it",
@@ -38,11 +38,12 @@ static const char DOWNLOAD[] = "moeflux downloads nothing: \"hf download USER/MO
 /* clang-format off */
 const struct foreign_flag foreign_flags[] = {
     /* Models */
-    NOT("-hf,-hfr,--hf-repo", "*:*", "a name has no :QUANT here: download the files, then -m FILE"),
+    NOT("-hf,-hfr,--hf-repo", "*:*",
+        "a name has no :QUANT here: \"moeflux get USER/MODEL --include GLOB\", then -m USER/MODEL"),
     ALIAS("-hf,-hfr,--hf-repo", "*", "--model"),
     NONE("-hff,--hf-file,-hft,--hf-token,-mu,--model-url,-dr,--docker-repo", DOWNLOAD),
     NONE("-cl,--cache-list", "\"hf cache ls\" lists what is downloaded"),
-    ALWAYS("--offline", NULL, "moeflux downloads nothing"),
+    ALWAYS("--offline", NULL, "only moeflux get downloads"),
     NONE("--check-tensors", "\"moeflux convert --verify DIR\" checks a converted model"),
     NONE("--override-kv,--rope-*,--yarn-*,-gan,--grp-attn-n,-gaw,--grp-attn-w", ROPE),
     NONE("--lora*,--control-vector*", LORA),

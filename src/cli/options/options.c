@@ -12,6 +12,7 @@
 #include "cli/options/check.h"
 #include "cli/options/flags.h"
 #include "cli/options/foreign.h"
+#include "cli/options/get_flags.h"
 #include "cli/which_model.h"
 #include "generate/logprobs.h"
 #include "moeflux.h"
@@ -265,7 +266,10 @@ const struct defaults_command options_commands[OPTIONS_COMMANDS] = {
     {"convert", "a checkpoint to a model directory", convert_flags, COUNT(convert_flags)},
     {"inspect", "what a model is, needs and can reach here", inspect_flags, COUNT(inspect_flags)},
     {"serve", "OpenAI's API and a chat page", serve_flags, COUNT(serve_flags)},
+    {"get", "a model of Hugging Face into its tools' cache", get_flags, GET_FLAGS},
 };
+const struct defaults_command options_completion = {"completion", "a shell's completion script",
+                                                    completion_flags, COUNT(completion_flags)};
 
 void options_defaults(struct options *o)
 {
@@ -282,21 +286,7 @@ void options_defaults(struct options *o)
         .think_budget = OPTIONS_NOT_GIVEN,
         .expert_share = 1,
         .seed = -1,
-        .sampling =
-            {
-                .temperature = 0.7f,
-                .top_k = 20,
-                .top_p = 0.95f,
-                .typical_p = 1,
-                .top_n_sigma = -1,
-                .xtc_threshold = 0.1f,
-                .repeat_penalty = 1.0f,
-                .repeat_last = 64,
-                .dry_base = 1.75f,
-                .dry_allowed = 2,
-                .dry_last = 64,
-                .dry_breakers = {4, {"\n", ":", "\"", "*"}},
-            },
+        .sampling = request_defaults().sampling,
         .host = "127.0.0.1",
         .port = 8080,
         .queue = 64,
@@ -304,6 +294,8 @@ void options_defaults(struct options *o)
         .grace = 10,
         .state_disk = (uint64_t)16 << 30,
         .state_files = 1000,
+        .connections = 8,
+        .tries = 10,
         .logprobs = REQUEST_NO_LOGPROBS,
     };
 }
@@ -443,7 +435,8 @@ static int check_word(const struct options *o, bool is_first, struct moeflux_err
 
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
 {
-    static const enum verb verbs[OPTIONS_COMMANDS] = {VERB_RUN, VERB_CONVERT, VERB_INSPECT, VERB_SERVE};
+    static const enum verb verbs[OPTIONS_COMMANDS] = {VERB_RUN, VERB_CONVERT, VERB_INSPECT, VERB_SERVE,
+                                                      VERB_GET};
     size_t at = 0;
     options_defaults(o);
     if (foreign_command(&o->foreign, &argc, &argv, e))
@@ -531,43 +524,6 @@ int options_setting(const struct options *base, int argc, char **argv, struct op
     return rc ? rc : check_engine(out, e);
 }
 
-void options_help(const struct options *o, struct str *out)
-{
-    if (o->verb == VERB_CONVERT) {
-        str_add_text(out, "usage: moeflux convert SRC DST [OPTION]...\n"
-                          "       moeflux convert --verify DST\n\n");
-        flags_help(convert_flags, COUNT(convert_flags), out);
-        return;
-    }
-    if (o->verb == VERB_COMPLETION) {
-        str_add_text(out, "usage: moeflux completion SHELL\n\n");
-        flags_help(completion_flags, COUNT(completion_flags), out);
-        return;
-    }
-    if (o->verb == VERB_SERVE) {
-        str_add_text(out, "usage: moeflux serve -m DIR [OPTION]...\n");
-        flags_help(serve_flags, COUNT(serve_flags), out);
-        return;
-    }
-    if (o->verb == VERB_INSPECT) {
-        str_add_text(out, "usage: moeflux inspect MODEL [--no-measure] [--json] [OPTION]...\n"
-                          "       moeflux inspect --trace FILE|--usage FILE [MODEL] [OPTION]...\n\n");
-        flags_help(inspect_flags, COUNT(inspect_flags), out);
-        return;
-    }
-    str_add_text(out, "usage: moeflux -m DIR -p TEXT          one answer on stdout\n"
-                      "       moeflux -m DIR                  a conversation (in a terminal)\n"
-                      "       moeflux -m DIR --batch FILE     one answer per line of JSON\n"
-                      "       moeflux serve -m DIR            OpenAI's API on http://127.0.0.1:8080\n"
-                      "       moeflux -m DIR --bench          speed of prefill and decode\n"
-                      "       moeflux -m DIR --perplexity FILE [--compare SETTING]...\n"
-                      "       moeflux convert SRC DST         a checkpoint to a model directory\n"
-                      "       moeflux inspect DIR             what a model is, needs and can reach here\n"
-                      "       moeflux --selftest              check this device's operations\n");
-    flags_help(run_flags, COUNT(run_flags), out);
-    str_add_text(out, "\nmoeflux convert --help, man moeflux and man moeflux-convert say more.\n");
-}
-
 const char *options_model_name(const struct options *o)
 {
     const char *slash = strrchr(o->model, '/');
@@ -607,7 +563,6 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->prompt_type = (enum moeflux_prompt_type)o->prompt_type;
     out->pin = o->pin;
     out->usage = o->usage;
-    out->trace = o->trace;
     out->n_threads = (uint32_t)o->threads;
     out->chunk = (uint32_t)o->chunk;
     out->context = (uint32_t)o->ctx_size;

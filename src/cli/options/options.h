@@ -28,6 +28,7 @@ enum verb {
     VERB_CONVERT,
     VERB_INSPECT,
     VERB_SERVE,
+    VERB_GET,
     VERB_COMPLETION,
     VERB_HELP,
     VERB_VERSION,
@@ -111,6 +112,12 @@ struct options {
     int64_t bench_parallel; /* sequences, at most BENCH_MAX_PARALLEL; 0 or 1: one */
 
     const char *shell; /* completion */
+
+    const char *repository, *revision;  /* get; revision NULL: main */
+    struct texts include, exclude; /* get: patterns */
+    int64_t connections, tries;         /* get */
+    bool dry_run;                       /* get */
+
     bool help, version, quiet, verify, lossy, half_scales, no_measure;
     const char *src, *dst;                          /* convert; inspect uses `model` */
     const char *spread;                             /* convert: directories with commas between them */
@@ -128,8 +135,10 @@ void options_free(struct options *o);
 void options_defaults(struct options *o);
 
 /* The commands and their flags. The first is run, which has no name on the command line. */
-enum { OPTIONS_COMMANDS = 4 };
+enum { OPTIONS_COMMANDS = 5 };
 extern const struct defaults_command options_commands[OPTIONS_COMMANDS];
+/* It takes no settings from the configuration file. */
+extern const struct defaults_command options_completion;
 
 /* Adds to the message of a failed run where the model was named, if that was not the command line. */
 void options_explain(const struct options *o, struct moeflux_err *e);
@@ -139,9 +148,6 @@ void options_explain(const struct options *o, struct moeflux_err *e);
  * ERR_USAGE. */
 int options_setting(const struct options *base, int argc, char **argv, struct options *out,
                     struct moeflux_err *e);
-
-/* Appends the help text of the command that was parsed. */
-void options_help(const struct options *o, struct str *out);
 
 /* Returns the model's name for clients: --alias, else its directory's name. Borrowed. */
 const char *options_model_name(const struct options *o);

@@ -10,6 +10,7 @@
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/report/table.h"
+#include "engine/lab/lab.h"
 #include "moeflux.h"
 
 enum { MAX_DEVICES = 32 };
@@ -101,7 +102,7 @@ int device_report_run(const struct options *o, struct output *out, struct moeflu
     struct table_cell cells[MAX_DEVICES * N_DEVICE_COLUMNS];
     int n = moeflux_list_devices(devices, MAX_DEVICES, e);
     double bytes_s = 0;
-    int rc = n < 0 ? n : moeflux_measure_memory((uint32_t)o->threads, &bytes_s, e);
+    int rc = n < 0 ? n : lab_measure_memory((uint32_t)o->threads, &bytes_s, e);
     if (rc < 0)
         return rc;
     if (n > MAX_DEVICES)

@@ -10,10 +10,12 @@
 #include "cli/options/number.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
+#include "cli/report/facts.h"
 #include "cli/report/plan.h"
 #include "cli/report/speed.h"
 #include "cli/report/stats.h"
 #include "cli/report/use.h"
+#include "engine/lab/lab.h"
 #include "moeflux.h"
 
 /* Everything that is reported. */
@@ -23,7 +25,7 @@ struct inspection {
     uint32_t n_parts;
     struct moeflux_plan plan;
     struct moeflux_err no_plan; /* why there is no plan; code 0: there is one */
-    struct moeflux_speeds speeds;
+    struct lab_speeds speeds;
     bool measured;
 };
 
@@ -40,49 +42,65 @@ static uint64_t short_context(const struct moeflux_needs *n)
     return n->max_context && n->max_context < SHORT_CONTEXT ? n->max_context : SHORT_CONTEXT;
 }
 
-static void print_bytes(struct output *out, const char *name, uint64_t bytes, const char *note)
+static void amount(const struct facts *f, const char *key, const char *title, uint64_t n)
 {
-    char amount[32];
-    number_show_bytes(amount, sizeof amount, (double)bytes);
-    output_addf(out, "%-22s %12s%s%s\n", name, amount, note[0] ? "  " : "", note);
-}
-
-static void print_count(struct output *out, const char *name, double count)
-{
+    double count = (double)n;
     static const char *const units[] = {"", " thousand", " million", " billion"};
     size_t unit = 0;
     while (unit < 3 && count >= 1000) {
         count /= 1000;
         unit++;
     }
-    output_addf(out, unit ? "%-22s %.1f%s\n" : "%-22s %.0f%s\n", name, count, units[unit]);
+    facts_line(f, title, unit ? "%.1f%s" : "%.0f%s", count, units[unit]);
+    facts_count(f, key, n);
 }
 
-static void print_shape(struct output *out, const struct moeflux_needs *n)
+static void shape(const struct facts *f, const struct moeflux_needs *n)
 {
     char own[48] = "", windows[48] = "";
     if (n->top_k != n->own_top_k)
         snprintf(own, sizeof own, " (the model's own number: %u)", n->own_top_k);
-    output_addf(out, "%-22s %s\n", "architecture", n->architecture);
-    output_addf(out, "%-22s %s\n", "layout",
-                n->is_assumed  ? "a configuration alone; formats as moeflux convert makes them: 4 bits"
-                : n->is_sketch ? "a configuration alone; formats by its quantization table"
-                : n->packed    ? "packed (moeflux convert)"
-                : n->is_gguf   ? "GGUF, as it is"
-                               : "safetensors, as they are");
+    facts_text(f, "architecture", "architecture", n->architecture);
+    facts_line(f, "layout", "%s",
+               n->is_assumed  ? "a configuration alone; formats as moeflux convert makes them: 4 bits"
+               : n->is_sketch ? "a configuration alone; formats by its quantization table"
+               : n->packed    ? "packed (moeflux convert)"
+               : n->is_gguf   ? "GGUF, as it is"
+                              : "safetensors, as they are");
     if (n->n_left_out)
-        output_addf(out, "%-22s %u tensors of vision or multi-token prediction\n", "left out", n->n_left_out);
+        facts_line(f, "left out", "%u tensors of vision or multi-token prediction", n->n_left_out);
     if (n->n_windowed)
         snprintf(windows, sizeof windows, ", %u attention to %u positions", n->n_windowed, n->window);
-    output_addf(out, "%-22s %u, %u of them full attention%s\n", "layers", n->n_layers,
-                n->n_attention - n->n_windowed, windows);
-    output_addf(out, "%-22s %u wide, %u tokens in the vocabulary\n", "hidden", n->hidden, n->vocab_size);
-    output_addf(out, "%-22s %u a layer, %u chosen per token%s, %u wide\n", "experts", n->n_experts, n->top_k,
-                own, n->moe_inner);
+    facts_line(f, "layers", "%u, %u of them full attention%s", n->n_layers, n->n_attention - n->n_windowed,
+               windows);
+    facts_line(f, "hidden", "%u wide, %u tokens in the vocabulary", n->hidden, n->vocab_size);
+    facts_line(f, "experts", "%u a layer, %u chosen per token%s, %u wide", n->n_experts, n->top_k, own,
+               n->moe_inner);
     if (n->max_context)
-        output_addf(out, "%-22s %u tokens\n", "longest context", n->max_context);
-    print_count(out, "parameters", (double)n->n_params);
-    print_count(out, "active per token", (double)n->n_active_params);
+        facts_line(f, "longest context", "%u tokens", n->max_context);
+    amount(f, "params", "parameters", n->n_params);
+    amount(f, "active_params", "active per token", n->n_active_params);
+}
+
+/* Adds the numbers of the lines above. */
+static void shape_counts(const struct facts *f, const struct moeflux_needs *n)
+{
+    facts_value(f, "packed", n->is_sketch ? json_null() : json_boolean(n->packed));
+    facts_flag(f, "gguf", n->is_gguf);
+    facts_flag(f, "config_alone", n->is_sketch);
+    facts_flag(f, "formats_assumed", n->is_assumed);
+    facts_count(f, "tensors_left_out", n->n_left_out);
+    facts_count(f, "layers", n->n_layers);
+    facts_count(f, "attention_layers", n->n_attention);
+    facts_count(f, "window_layers", n->n_windowed);
+    facts_count(f, "window", n->window);
+    facts_count(f, "hidden", n->hidden);
+    facts_count(f, "vocab_size", n->vocab_size);
+    facts_count(f, "experts", n->n_experts);
+    facts_count(f, "top_k", n->top_k);
+    facts_count(f, "model_top_k", n->own_top_k);
+    facts_count(f, "moe_inner", n->moe_inner);
+    facts_count(f, "max_context", n->max_context);
 }
 
 /* Whether all experts are of one size. */
@@ -91,117 +109,84 @@ static bool is_even(const struct moeflux_needs *n)
     return n->expert_bytes == n->one_expert_bytes * n->n_experts * n->n_expert_layers;
 }
 
-/* Prints the directories that share the experts, unless there is only the model's. */
-static void print_parts(struct output *out, const struct inspection *f)
+/* Adds the directories that share the experts; the text has them unless there is only the model's. */
+static void parts(const struct facts *f, const struct inspection *i)
 {
-    for (uint32_t i = 0; f->n_parts > 1 && i < f->n_parts; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "    part %u", i);
-        print_bytes(out, name, f->needs.expert_bytes / f->n_parts, f->parts[i].path);
+    json_t *paths = json_array();
+    for (uint32_t k = 0; k < i->n_parts; k++) {
+        const char *path = i->parts[k].path;
+        char title[32];
+        snprintf(title, sizeof title, "    part %u", k);
+        json_array_append_new(paths, output_json_text(path, strlen(path)));
+        if (i->n_parts > 1)
+            facts_bytes(f, NULL, title, i->needs.expert_bytes / i->n_parts, path);
     }
+    facts_value(f, "parts", paths);
 }
 
-/* Prints, for a configuration alone, whether the model has room on its disk. */
-static void print_room(const struct options *o, const struct inspection *f, struct output *out)
+/* Adds, for a configuration alone, whether the model has room on its disk. */
+static void room(const struct facts *f, const struct options *o, const struct moeflux_needs *n)
 {
-    const struct moeflux_needs *n = &f->needs;
     struct statvfs fs;
     if (!n->is_sketch || statvfs(o->model, &fs) < 0)
         return;
-    uint64_t room = (uint64_t)fs.f_bavail * fs.f_frsize;
-    print_bytes(out, "  free there", room,
-                room < n->dense_bytes + n->expert_bytes ? "too little for this model" : "");
+    uint64_t bytes = (uint64_t)fs.f_bavail * fs.f_frsize;
+    facts_bytes(f, NULL, "  free there", bytes,
+                bytes < n->dense_bytes + n->expert_bytes ? "too little for this model" : "");
 }
 
-static void print_sizes(const struct options *o, struct output *out, const struct inspection *f)
+static void disk(const struct facts *f, const struct options *o, const struct inspection *i)
 {
-    const struct moeflux_needs *n = &f->needs;
+    const struct moeflux_needs *n = &i->needs;
     char note[96];
-    output_text(out, "\nOn disk\n");
-    print_bytes(out, "  dense weights", n->dense_bytes, "stay in memory");
+    facts_heading(f, "\nOn disk");
+    facts_bytes(f, "dense_bytes", "  dense weights", n->dense_bytes, "stay in memory");
     snprintf(note, sizeof note, "%s%.3f MB each", is_even(n) ? "" : "up to ",
              (double)n->one_expert_bytes / 1e6);
-    print_bytes(out, "  routed experts", n->expert_bytes, note);
-    if (n->table_bytes)
-        print_bytes(out, "  n-gram tables", n->table_bytes, "stay on disk, a token reads some rows");
-    output_addf(out, "%-22s %s\n", "  dense formats", n->dense_formats);
-    output_addf(out, "%-22s %s\n", "  expert formats", n->expert_formats);
-    print_parts(out, f);
-    print_room(o, f, out);
-    output_text(out, "\nRead per token\n");
-    print_bytes(out, "  dense weights", n->token_dense_bytes, "from memory");
+    facts_bytes(f, "expert_bytes", "  routed experts", n->expert_bytes, note);
+    facts_count(f, "one_expert_bytes", n->one_expert_bytes);
+    facts_bytes(f, "table_bytes", n->table_bytes ? "  n-gram tables" : NULL, n->table_bytes,
+                "stay on disk, a token reads some rows");
+    facts_text(f, "dense_formats", "  dense formats", n->dense_formats);
+    facts_text(f, "expert_formats", "  expert formats", n->expert_formats);
+    parts(f, i);
+    room(f, o, n);
+}
+
+static void memory(const struct facts *f, const struct moeflux_needs *n)
+{
+    char note[96];
+    uint64_t at = short_context(n);
+    facts_heading(f, "\nRead per token");
+    facts_bytes(f, "token_dense_bytes", "  dense weights", n->token_dense_bytes, "from memory");
     snprintf(note, sizeof note, "from memory or disk");
     if (n->expert_share < 1)
         snprintf(note, sizeof note, "at most (--expert-share %g), from memory or disk",
                  (double)n->expert_share);
-    print_bytes(out, "  routed experts", n->token_expert_bytes, note);
-    print_bytes(out, "  together", n->token_dense_bytes + n->token_expert_bytes, "");
-    output_text(out, "\nMemory\n");
-    snprintf(note, sizeof note, "%" PRIu64 " B fixed and %" PRIu64 " B per token", n->recurrent_state_bytes,
-             n->kv_bytes_per_pos);
-    snprintf(note + strlen(note), sizeof note - strlen(note), ", here %" PRIu64 " tokens", short_context(n));
-    print_bytes(out, "  states", state_bytes(n, short_context(n)), note);
-    if (n->max_context > short_context(n))
-        print_bytes(out, "  states, longest", state_bytes(n, n->max_context), "at the longest context");
-    print_bytes(out, "  everything resident",
-                n->dense_bytes + n->expert_bytes + state_bytes(n, short_context(n)), "no reads once loaded");
-    print_bytes(out, "  least", n->floor_bytes, "dense weights, a short context, one layer's experts");
+    facts_value(f, "expert_share", json_real(stats_share(n->expert_share)));
+    facts_bytes(f, "token_expert_bytes", "  routed experts", n->token_expert_bytes, note);
+    facts_bytes(f, NULL, "  together", n->token_dense_bytes + n->token_expert_bytes, "");
+    facts_heading(f, "\nMemory");
+    snprintf(note, sizeof note, "%" PRIu64 " B fixed and %" PRIu64 " B per token, here %" PRIu64 " tokens",
+             n->recurrent_state_bytes, n->kv_bytes_per_pos, at);
+    facts_bytes(f, NULL, "  states", state_bytes(n, at), note);
+    facts_count(f, "fixed_state_bytes", n->recurrent_state_bytes);
+    facts_count(f, "kv_bytes_per_token", n->kv_bytes_per_pos);
+    if (n->max_context > at)
+        facts_bytes(f, NULL, "  states, longest", state_bytes(n, n->max_context), "at the longest context");
+    facts_bytes(f, "resident_bytes", "  everything resident",
+                n->dense_bytes + n->expert_bytes + state_bytes(n, at), "no reads once loaded");
+    facts_bytes(f, "floor_bytes", "  least", n->floor_bytes,
+                "dense weights, a short context, one layer's experts");
 }
 
-static json_t *parts_json(const struct inspection *f)
+static void report(const struct facts *f, const struct options *o, const struct inspection *i)
 {
-    json_t *paths = json_array();
-    for (uint32_t i = 0; i < f->n_parts; i++)
-        json_array_append_new(paths, output_json_text(f->parts[i].path, strlen(f->parts[i].path)));
-    return paths;
-}
-
-static json_t *needs_json(const struct options *o, const struct inspection *f)
-{
-    const struct moeflux_needs *n = &f->needs;
-    const struct {
-        const char *key;
-        uint64_t value;
-    } numbers[] = {
-        {"layers", n->n_layers},
-        {"attention_layers", n->n_attention},
-        {"window_layers", n->n_windowed},
-        {"window", n->window},
-        {"hidden", n->hidden},
-        {"vocab_size", n->vocab_size},
-        {"experts", n->n_experts},
-        {"top_k", n->top_k},
-        {"model_top_k", n->own_top_k},
-        {"moe_inner", n->moe_inner},
-        {"max_context", n->max_context},
-        {"params", n->n_params},
-        {"active_params", n->n_active_params},
-        {"dense_bytes", n->dense_bytes},
-        {"expert_bytes", n->expert_bytes},
-        {"table_bytes", n->table_bytes},
-        {"one_expert_bytes", n->one_expert_bytes},
-        {"token_dense_bytes", n->token_dense_bytes},
-        {"token_expert_bytes", n->token_expert_bytes},
-        {"kv_bytes_per_token", n->kv_bytes_per_pos},
-        {"fixed_state_bytes", n->recurrent_state_bytes},
-        {"resident_bytes", n->dense_bytes + n->expert_bytes + state_bytes(n, short_context(n))},
-        {"floor_bytes", n->floor_bytes},
-    };
-    json_t *object = json_object();
-    json_object_set_new(object, "model", output_json_text(o->model, strlen(o->model)));
-    json_object_set_new(object, "architecture", json_string(n->architecture));
-    json_object_set_new(object, "packed", n->is_sketch ? json_null() : json_boolean(n->packed));
-    json_object_set_new(object, "gguf", json_boolean(n->is_gguf));
-    json_object_set_new(object, "tensors_left_out", json_integer(n->n_left_out));
-    json_object_set_new(object, "config_alone", json_boolean(n->is_sketch));
-    json_object_set_new(object, "formats_assumed", json_boolean(n->is_assumed));
-    json_object_set_new(object, "parts", parts_json(f));
-    json_object_set_new(object, "expert_share", json_real(stats_share(n->expert_share)));
-    json_object_set_new(object, "expert_formats", json_string(n->expert_formats));
-    json_object_set_new(object, "dense_formats", json_string(n->dense_formats));
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        json_object_set_new(object, numbers[i].key, json_integer((json_int_t)numbers[i].value));
-    return object;
+    facts_text(f, "model", NULL, o->model);
+    shape(f, &i->needs);
+    shape_counts(f, &i->needs);
+    disk(f, o, i);
+    memory(f, &i->needs);
 }
 
 static const struct moeflux_plan *plan_of(const struct inspection *f)
@@ -212,8 +197,9 @@ static const struct moeflux_plan *plan_of(const struct inspection *f)
 static int print_json(const struct options *o, const struct inspection *f, struct output *out,
                       struct moeflux_err *e)
 {
-    json_t *object = needs_json(o, f);
+    json_t *object = json_object();
     const struct moeflux_plan *plan = plan_of(f);
+    report(&(struct facts){.object = object}, o, f);
     json_object_set_new(object, "plan", plan ? plan_report_json(plan) : json_null());
     if (!plan)
         json_object_set_new(object, "no_plan", output_json_text(f->no_plan.text, strlen(f->no_plan.text)));
@@ -251,7 +237,7 @@ static int inspect_model(struct inspection *f, const struct options *o, struct m
         return rc;
     }
     f->measured = !o->no_measure;
-    return f->measured ? moeflux_measure(&engine, &f->speeds, e) : 0;
+    return f->measured ? lab_measure(&engine, &f->speeds, e) : 0;
 }
 
 int inspect_run(const struct options *o, struct output *out, struct moeflux_err *e)
@@ -264,8 +250,7 @@ int inspect_run(const struct options *o, struct output *out, struct moeflux_err 
         return rc;
     if (o->json)
         return print_json(o, &f, out, e);
-    print_shape(out, &f.needs);
-    print_sizes(o, out, &f);
+    report(&(struct facts){.out = out}, o, &f);
     print_plan(&f, out);
     defaults_print(&o->defaults, out);
     if (f.measured)

@@ -3,47 +3,46 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/err.h"
 #include "cli/options/number.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
+#include "cli/report/facts.h"
 #include "moeflux.h"
 
-/* bytes UINT64_MAX: not known; note "": none */
-static void print_bytes(struct output *out, const char *name, uint64_t bytes, const char *note)
-{
-    char amount[32] = "unknown";
-    if (bytes != UINT64_MAX)
-        number_show_bytes(amount, sizeof amount, (double)bytes);
-    output_addf(out, "  %-20s %12s%s%s\n", name, amount, note[0] ? "  " : "", note);
-}
-
-static void print_experts(struct output *out, const char *name, uint64_t n, const struct moeflux_plan *p)
+static void experts(const struct facts *f, const char *title, uint64_t n, const struct moeflux_plan *p)
 {
     char note[64];
     snprintf(note, sizeof note, "%" PRIu64 " of %" PRIu64 ", %.0f %%%s", n, p->n_experts,
              100.0 * (double)n / (double)p->n_experts, n == p->n_experts ? ": read once, at the start" : "");
-    print_bytes(out, name, n * p->slot_bytes, note);
+    facts_bytes(f, NULL, title, n * p->slot_bytes, note);
 }
 
-/* Prints the experts that the CPU computes for the device, and what else the host keeps for it. */
-static void print_cpu(struct output *out, const struct moeflux_plan *p)
+/* Adds the experts that the CPU computes for the device, and what else the host keeps for it. */
+static void cpu(const struct facts *f, const struct moeflux_plan *p)
 {
     char layers[64];
+    bool is_used = p->n_cpu_layers || p->cpu_scratch_bytes;
     snprintf(layers, sizeof layers, "for those of the first %" PRIu32 " layers", p->n_cpu_layers);
     if (p->n_cpu_layers)
-        print_experts(out, "experts on CPU", p->n_cpu_slots, p);
-    print_bytes(out, "host's activations", p->cpu_scratch_bytes, p->n_cpu_layers ? layers : "n-gram rows");
+        experts(f, "  experts on CPU", p->n_cpu_slots, p);
+    facts_bytes(f, "cpu_scratch_bytes", is_used ? "  host's activations" : NULL, p->cpu_scratch_bytes,
+                p->n_cpu_layers ? layers : "n-gram rows");
+    facts_count(f, "cpu_layers", p->n_cpu_layers);
+    facts_count(f, "cpu_experts", p->n_cpu_experts);
+    facts_count(f, "cpu_slots", p->n_cpu_slots);
 }
 
-static void print_checkpoints(struct output *out, const struct moeflux_plan *p)
+static void checkpoints(const struct facts *f, const struct moeflux_plan *p)
 {
     char each[32], note[96];
     number_show_bytes(each, sizeof each, (double)p->checkpoint_bytes);
     snprintf(note, sizeof note, "at most %" PRIu32 " of %s, on the host", p->n_checkpoints, each);
-    print_bytes(out, "checkpoints", p->n_checkpoints * p->checkpoint_bytes, note);
+    if (p->checkpoint_bytes)
+        facts_bytes(f, NULL, "  checkpoints", p->n_checkpoints * p->checkpoint_bytes, note);
+    facts_count(f, "checkpoint_bytes", p->checkpoint_bytes);
+    facts_count(f, "checkpoints", p->n_checkpoints);
 }
 
 static void print_device(struct output *out, const struct moeflux_plan *p, uint32_t i)
@@ -64,113 +63,90 @@ static void print_device(struct output *out, const struct moeflux_plan *p, uint3
     output_addf(out, "\n");
 }
 
-void plan_report_print(const struct moeflux_plan *p, struct output *out)
-{
-    char context[48], chunk[48];
-    snprintf(context, sizeof context, "%" PRIu32 " tokens (-c)", p->context);
-    snprintf(chunk, sizeof chunk, "%" PRIu32 " tokens at once (--chunk)", p->chunk);
-    output_addf(out, "Plan for %s\n", p->device);
-    for (uint32_t i = 0; p->n_devices > 1 && i < p->n_devices; i++)
-        print_device(out, p, i);
-    if (p->n_devices > 1)
-        output_addf(out, "Together:\n");
-    print_bytes(out, "device memory", p->device_free_bytes,
-                p->is_unified ? "free, and is the host's" : "free");
-    print_bytes(out, "host memory", p->host_free_bytes, "free");
-    print_bytes(out, "the device may hold", p->device_bytes,
-                p->is_unified && p->checkpoint_bytes ? "weights, states, checkpoints, experts"
-                                                     : "weights, states, experts");
-    print_bytes(out, "dense weights", p->weights_bytes, "");
-    print_bytes(out, "states", p->state_bytes, context);
-    print_bytes(out, "activations", p->activation_bytes, chunk);
-    if (p->checkpoint_bytes)
-        print_checkpoints(out, p);
-    if (p->driver_bytes)
-        print_bytes(out, "the driver's own", p->driver_bytes, "set aside");
-    print_experts(out, "experts on device", p->n_slots, p);
-    if (p->n_cpu_layers || p->cpu_scratch_bytes)
-        print_cpu(out, p);
-    if (p->n_pinned)
-        print_experts(out, "of them pinned", p->n_pinned, p);
-    if (!p->is_unified)
-        print_experts(out, "experts on host", p->n_host_slots, p);
-    output_addf(out, "  %-20s %s\n", "experts read by", p->expert_io);
-}
-
 static json_t *devices_json(const struct moeflux_plan *p)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < p->n_devices; i++) {
         const struct moeflux_plan_device *d = &p->devices[i];
-        const struct {
-            const char *key;
-            uint64_t value;
-        } numbers[] = {
-            {"first_layer", d->first_layer},
-            {"layers", d->end_layer - d->first_layer},
-            {"device_free_bytes", d->device_free_bytes},
-            {"device_bytes", d->device_bytes},
-            {"weights_bytes", d->weights_bytes},
-            {"state_bytes", d->state_bytes},
-            {"activation_bytes", d->activation_bytes},
-            {"driver_bytes", d->driver_bytes},
-            {"experts", d->n_experts},
-            {"slots", d->n_slots},
-            {"host_slots", d->n_host_slots},
-            {"pinned", d->n_pinned},
-            {"cpu_experts", d->n_cpu_experts},
-            {"cpu_slots", d->n_cpu_slots},
-        };
-        json_t *one = json_object();
-        json_object_set_new(one, "device", output_json_text(d->device, strlen(d->device)));
-        json_object_set_new(one, "unified", json_boolean(d->is_unified));
-        for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
-            json_object_set_new(one, numbers[k].key,
-                                numbers[k].value <= INT64_MAX ? json_integer((json_int_t)numbers[k].value)
-                                                              : json_null());
-        json_array_append_new(list, one);
+        const struct facts f = {.object = json_object()};
+        facts_text(&f, "device", NULL, d->device);
+        facts_flag(&f, "unified", d->is_unified);
+        facts_count(&f, "first_layer", d->first_layer);
+        facts_count(&f, "layers", d->end_layer - d->first_layer);
+        facts_count(&f, "device_free_bytes", d->device_free_bytes);
+        facts_count(&f, "device_bytes", d->device_bytes);
+        facts_count(&f, "weights_bytes", d->weights_bytes);
+        facts_count(&f, "state_bytes", d->state_bytes);
+        facts_count(&f, "activation_bytes", d->activation_bytes);
+        facts_count(&f, "driver_bytes", d->driver_bytes);
+        facts_count(&f, "experts", d->n_experts);
+        facts_count(&f, "slots", d->n_slots);
+        facts_count(&f, "host_slots", d->n_host_slots);
+        facts_count(&f, "pinned", d->n_pinned);
+        facts_count(&f, "cpu_experts", d->n_cpu_experts);
+        facts_count(&f, "cpu_slots", d->n_cpu_slots);
+        json_array_append_new(list, f.object);
     }
     return list;
 }
 
+static void memory(const struct facts *f, const struct moeflux_plan *p)
+{
+    char context[48], chunk[48];
+    snprintf(context, sizeof context, "%" PRIu32 " tokens (-c)", p->context);
+    snprintf(chunk, sizeof chunk, "%" PRIu32 " tokens at once (--chunk)", p->chunk);
+    facts_bytes(f, "device_free_bytes", "  device memory", p->device_free_bytes,
+                p->is_unified ? "free, and is the host's" : "free");
+    facts_bytes(f, "host_free_bytes", "  host memory", p->host_free_bytes, "free");
+    facts_bytes(f, "device_bytes", "  the device may hold", p->device_bytes,
+                p->is_unified && p->checkpoint_bytes ? "weights, states, checkpoints, experts"
+                                                     : "weights, states, experts");
+    facts_bytes(f, "weights_bytes", "  dense weights", p->weights_bytes, "");
+    facts_bytes(f, "state_bytes", "  states", p->state_bytes, context);
+    facts_bytes(f, "activation_bytes", "  activations", p->activation_bytes, chunk);
+    checkpoints(f, p);
+    facts_bytes(f, "driver_bytes", p->driver_bytes ? "  the driver's own" : NULL, p->driver_bytes,
+                "set aside");
+    facts_count(f, "context", p->context);
+    facts_count(f, "chunk", p->chunk);
+}
+
+static void report(const struct facts *f, const struct moeflux_plan *p)
+{
+    facts_text(f, "device", NULL, p->device);
+    facts_flag(f, "unified", p->is_unified);
+    memory(f, p);
+    experts(f, "  experts on device", p->n_slots, p);
+    cpu(f, p);
+    if (p->n_pinned)
+        experts(f, "  of them pinned", p->n_pinned, p);
+    if (!p->is_unified)
+        experts(f, "  experts on host", p->n_host_slots, p);
+    facts_count(f, "slot_bytes", p->slot_bytes);
+    facts_count(f, "experts", p->n_experts);
+    facts_count(f, "slots", p->n_slots);
+    facts_count(f, "host_slots", p->n_host_slots);
+    facts_count(f, "pinned", p->n_pinned);
+    facts_flag(f, "experts_resident", p->experts_resident);
+    facts_text(f, "expert_io", "  experts read by", p->expert_io);
+}
+
+void plan_report_print(const struct moeflux_plan *p, struct output *out)
+{
+    output_addf(out, "Plan for %s\n", p->device);
+    for (uint32_t i = 0; p->n_devices > 1 && i < p->n_devices; i++)
+        print_device(out, p, i);
+    if (p->n_devices > 1)
+        output_addf(out, "Together:\n");
+    report(&(struct facts){.out = out}, p);
+}
+
 struct json_t *plan_report_json(const struct moeflux_plan *p)
 {
-    const struct {
-        const char *key;
-        uint64_t value;
-    } numbers[] = {
-        {"device_free_bytes", p->device_free_bytes},
-        {"host_free_bytes", p->host_free_bytes},
-        {"device_bytes", p->device_bytes},
-        {"weights_bytes", p->weights_bytes},
-        {"state_bytes", p->state_bytes},
-        {"context", p->context},
-        {"activation_bytes", p->activation_bytes},
-        {"driver_bytes", p->driver_bytes},
-        {"chunk", p->chunk},
-        {"checkpoint_bytes", p->checkpoint_bytes},
-        {"checkpoints", p->n_checkpoints},
-        {"slot_bytes", p->slot_bytes},
-        {"experts", p->n_experts},
-        {"slots", p->n_slots},
-        {"host_slots", p->n_host_slots},
-        {"pinned", p->n_pinned},
-        {"cpu_layers", p->n_cpu_layers},
-        {"cpu_experts", p->n_cpu_experts},
-        {"cpu_slots", p->n_cpu_slots},
-        {"cpu_scratch_bytes", p->cpu_scratch_bytes},
-    };
-    json_t *object = json_object();
-    json_object_set_new(object, "device", output_json_text(p->device, strlen(p->device)));
-    json_object_set_new(object, "unified", json_boolean(p->is_unified));
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        json_object_set_new(object, numbers[i].key,
-                            numbers[i].value <= INT64_MAX ? json_integer((json_int_t)numbers[i].value)
-                                                          : json_null());
-    json_object_set_new(object, "experts_resident", json_boolean(p->experts_resident));
-    json_object_set_new(object, "expert_io", output_json_text(p->expert_io, strlen(p->expert_io)));
-    json_object_set_new(object, "devices", devices_json(p));
-    return object;
+    const struct facts f = {.object = json_object()};
+    report(&f, p);
+    facts_value(&f, "devices", devices_json(p));
+    return f.object;
 }
 
 int plan_report_run(const struct options *o, struct output *out, struct moeflux_err *e)

@@ -6,6 +6,7 @@
 
 #include "cli/options/number.h"
 #include "cli/output.h"
+#include "engine/lab/lab.h"
 #include "moeflux.h"
 
 static const double HIT_RATES[] = {0, 0.25, 0.5, 0.8, 0.95, 1};
@@ -28,7 +29,7 @@ static void print_speed(struct output *out, const char *name, double bytes_s, co
     output_addf(out, "  %-20s %10s/s%s%s\n", name, amount, note[0] ? "  " : "", note);
 }
 
-static void print_disk(const struct moeflux_needs *n, const struct moeflux_speeds *s, struct output *out)
+static void print_disk(const struct moeflux_needs *n, const struct lab_speeds *s, struct output *out)
 {
     char note[128], read[32];
     if (s->disk_bytes_s <= 0) {
@@ -42,7 +43,7 @@ static void print_disk(const struct moeflux_needs *n, const struct moeflux_speed
     print_speed(out, "disk", s->disk_bytes_s, note);
 }
 
-static void print_memory(const struct moeflux_speeds *s, struct output *out)
+static void print_memory(const struct lab_speeds *s, struct output *out)
 {
     char note[64];
     snprintf(note, sizeof note, "read by %u thread%s", s->n_threads, s->n_threads > 1 ? "s" : "");
@@ -50,7 +51,7 @@ static void print_memory(const struct moeflux_speeds *s, struct output *out)
         print_speed(out, "memory", s->memory_bytes_s, note);
 }
 
-static void print_device(const struct moeflux_speeds *s, struct output *out)
+static void print_device(const struct lab_speeds *s, struct output *out)
 {
     if (s->device_fault[0]) {
         output_addf(out, "  %-20s %12s  %s\n", "device", "unknown", s->device_fault);
@@ -72,7 +73,7 @@ static void print_device(const struct moeflux_speeds *s, struct output *out)
 
 /* --- what would help --- */
 
-static void advise_on(const struct moeflux_plan *p, const struct moeflux_forecast *f, double hits, char *text,
+static void advise_on(const struct moeflux_plan *p, const struct lab_forecast *f, double hits, char *text,
                       size_t cap)
 {
     char more[32];
@@ -95,13 +96,13 @@ static void advise_on(const struct moeflux_plan *p, const struct moeflux_forecas
 }
 
 /* Writes one line of advice; "" if too little is known. */
-static void advise(const struct moeflux_needs *n, const struct moeflux_plan *p,
-                   const struct moeflux_speeds *s, char *text, size_t cap)
+static void advise(const struct moeflux_needs *n, const struct moeflux_plan *p, const struct lab_speeds *s,
+                   char *text, size_t cap)
 {
     text[0] = '\0';
     if (!p || s->kernel_bytes_s <= 0)
         return;
-    struct moeflux_forecast f = moeflux_make_forecast(n, p, s, held_share(p));
+    struct lab_forecast f = lab_make_forecast(n, p, s, held_share(p));
     if (p->experts_resident)
         snprintf(text, cap, "The device: all experts are resident, it computes for all of a token's %.1f ms",
                  f.compute_s * 1e3);
@@ -125,8 +126,8 @@ static double rate(double seconds)
     return seconds > 0 ? 1 / seconds : -1;
 }
 
-static void print_row(struct output *out, const struct moeflux_speeds *s, double hits,
-                      const struct moeflux_forecast *f, const char *note)
+static void print_row(struct output *out, const struct lab_speeds *s, double hits,
+                      const struct lab_forecast *f, const char *note)
 {
     output_addf(out, "  %5.0f %% ", 100 * hits);
     print_number(out, 11, 1, s->kernel_bytes_s > 0 ? f->compute_s * 1e3 : -1);
@@ -138,15 +139,15 @@ static void print_row(struct output *out, const struct moeflux_speeds *s, double
 }
 
 static void print_rows(const struct moeflux_needs *n, const struct moeflux_plan *p,
-                       const struct moeflux_speeds *s, struct output *out)
+                       const struct lab_speeds *s, struct output *out)
 {
     double here = p ? held_share(p) : -1;
     for (int i = 0; i < N_HIT_RATES; i++) {
         if (here >= 0 && here < HIT_RATES[i] && (i == 0 || here > HIT_RATES[i - 1])) {
-            struct moeflux_forecast f = moeflux_make_forecast(n, p, s, here);
+            struct lab_forecast f = lab_make_forecast(n, p, s, here);
             print_row(out, s, here, &f, "  this plan");
         }
-        struct moeflux_forecast f = moeflux_make_forecast(n, p, s, HIT_RATES[i]);
+        struct lab_forecast f = lab_make_forecast(n, p, s, HIT_RATES[i]);
         print_row(out, s, HIT_RATES[i], &f, here == HIT_RATES[i] ? "  this plan" : "");
     }
 }
@@ -163,11 +164,11 @@ static void show_flags(const struct moeflux_needs *n, uint32_t n_cpu_layers, cha
 }
 
 static void print_placement(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                            const struct moeflux_speeds *s, struct output *out)
+                            const struct lab_speeds *s, struct output *out)
 {
-    struct moeflux_placement p;
+    struct lab_placement p;
     char flags[32];
-    if (!plan || !moeflux_compare_placements(n, plan, s, &p))
+    if (!plan || !lab_compare_placements(n, plan, s, &p))
         return;
     show_flags(n, p.best_cpu_layers, flags, sizeof flags);
     output_text(out, "\nA token, by where its experts are computed\n");
@@ -178,7 +179,7 @@ static void print_placement(const struct moeflux_needs *n, const struct moeflux_
 
 /* --- how to share out layers --- */
 
-static void show_shares(const struct moeflux_split *s, uint32_t n, char *text, size_t cap)
+static void show_shares(const struct lab_split *s, uint32_t n, char *text, size_t cap)
 {
     text[0] = '\0';
     for (uint32_t i = 0; i < n; i++) {
@@ -188,11 +189,11 @@ static void show_shares(const struct moeflux_split *s, uint32_t n, char *text, s
 }
 
 static int print_split(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                       const struct moeflux_speeds *s, struct output *out, struct moeflux_err *e)
+                       const struct lab_speeds *s, struct output *out, struct moeflux_err *e)
 {
-    struct moeflux_split split;
+    struct lab_split split;
     char shares[MOEFLUX_MAX_DEVICES * 8];
-    int rc = plan ? moeflux_find_split(n, plan, s, &split, e) : 0;
+    int rc = plan ? lab_find_split(n, plan, s, &split, e) : 0;
     if (rc <= 0)
         return rc;
     show_shares(&split, plan->n_devices, shares, sizeof shares);
@@ -204,11 +205,11 @@ static int print_split(const struct moeflux_needs *n, const struct moeflux_plan 
 }
 
 static json_t *split_json(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                          const struct moeflux_speeds *s)
+                          const struct lab_speeds *s)
 {
-    struct moeflux_split split;
+    struct lab_split split;
     char shares[MOEFLUX_MAX_DEVICES * 8];
-    int rc = plan ? moeflux_find_split(n, plan, s, &split, NULL) : 0;
+    int rc = plan ? lab_find_split(n, plan, s, &split, NULL) : 0;
     if (rc < 0)
         return NULL;
     if (!plan || split.token_s <= 0)
@@ -220,7 +221,7 @@ static json_t *split_json(const struct moeflux_needs *n, const struct moeflux_pl
 }
 
 int speed_report_print(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                       const struct moeflux_speeds *s, struct output *out, struct moeflux_err *e)
+                       const struct lab_speeds *s, struct output *out, struct moeflux_err *e)
 {
     char text[256];
     output_text(out, "\nMeasured\n");
@@ -257,7 +258,7 @@ static json_t *number_or_null(double value)
     return value > 0 ? json_real(value) : json_null();
 }
 
-static json_t *device_speeds_json(const struct moeflux_speeds *s)
+static json_t *device_speeds_json(const struct lab_speeds *s)
 {
     json_t *list = json_array();
     for (uint32_t i = 0; i < s->n_devices; i++) {
@@ -271,7 +272,7 @@ static json_t *device_speeds_json(const struct moeflux_speeds *s)
     return list;
 }
 
-static json_t *speeds_json(const struct moeflux_speeds *s)
+static json_t *speeds_json(const struct lab_speeds *s)
 {
     json_t *object = json_object();
     json_object_set_new(object, "disk_bytes_s", number_or_null(s->disk_bytes_s));
@@ -295,18 +296,18 @@ static json_t *speeds_json(const struct moeflux_speeds *s)
 }
 
 static json_t *placement_json(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                              const struct moeflux_speeds *s)
+                              const struct lab_speeds *s)
 {
-    struct moeflux_placement p;
+    struct lab_placement p;
     char flags[32];
-    if (!plan || !moeflux_compare_placements(n, plan, s, &p))
+    if (!plan || !lab_compare_placements(n, plan, s, &p))
         return json_null();
     show_flags(n, p.best_cpu_layers, flags, sizeof flags);
     return json_pack("{s:f, s:f, s:f, s:s}", "gpu_s", p.gpu_s, "cpu_s", p.cpu_s, "best_s", p.best_s, "best",
                      flags);
 }
 
-static json_t *row_json(double hits, const struct moeflux_forecast *f)
+static json_t *row_json(double hits, const struct lab_forecast *f)
 {
     json_t *row = json_object();
     json_object_set_new(row, "hits", json_real(hits));
@@ -319,19 +320,19 @@ static json_t *row_json(double hits, const struct moeflux_forecast *f)
 }
 
 void speed_report_json(const struct moeflux_needs *n, const struct moeflux_plan *plan,
-                       const struct moeflux_speeds *s, struct json_t *object)
+                       const struct lab_speeds *s, struct json_t *object)
 {
     char text[256];
     json_t *rows = json_array();
     for (int i = 0; i < N_HIT_RATES; i++) {
-        struct moeflux_forecast f = moeflux_make_forecast(n, plan, s, HIT_RATES[i]);
+        struct lab_forecast f = lab_make_forecast(n, plan, s, HIT_RATES[i]);
         json_array_append_new(rows, row_json(HIT_RATES[i], &f));
     }
     advise(n, plan, s, text, sizeof text);
     json_object_set_new(object, "speeds", speeds_json(s));
     json_object_set_new(object, "forecast", rows);
     if (plan) {
-        struct moeflux_forecast f = moeflux_make_forecast(n, plan, s, held_share(plan));
+        struct lab_forecast f = lab_make_forecast(n, plan, s, held_share(plan));
         json_object_set_new(object, "here", row_json(held_share(plan), &f));
     }
     json_object_set_new(object, "placement", placement_json(n, plan, s));

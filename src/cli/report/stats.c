@@ -7,20 +7,29 @@
 #include <string.h>
 
 #include "base/str.h"
-#include "generate/answer.h"
+#include "generate/choice.h"
 #include "cli/options/number.h"
 #include "cli/say.h"
+#include "cli/report/facts.h"
 #include "cli/report/use.h"
+#include "engine/lab/lab.h"
 #include "generate/generator.h"
+
+struct stats stats_of(const struct choice *c)
+{
+    const struct choice_result *r = &c->result;
+    return (struct stats){(uint32_t)c->request.tokens.n - r->n_reused, r->n_reused, r->start_ns,
+                          r->prefill_ns};
+}
 
 double stats_rate(uint64_t n_tokens, uint64_t ns)
 {
     return n_tokens && ns ? (double)n_tokens * 1e9 / (double)ns : NAN;
 }
 
-double stats_first_token_s(const struct stats *st, const struct answer *a)
+double stats_first_token_s(uint64_t start_ns, const struct answer *a)
 {
-    return a->first_token_ns ? (double)(a->first_token_ns - st->start_ns) / 1e9 : NAN;
+    return a->first_token_ns ? (double)(a->first_token_ns - start_ns) / 1e9 : NAN;
 }
 
 static void print_rate(struct str *to, const char *name, uint64_t n, uint64_t ns)
@@ -35,7 +44,7 @@ static void print_answer(const struct stats *st, const struct answer *a, struct 
 {
     if (!a || a->tokens.n == 0)
         return;
-    str_addf(to, "%-12s %26.3f s\n", "first token", stats_first_token_s(st, a));
+    str_addf(to, "%-12s %26.3f s\n", "first token", stats_first_token_s(st->start_ns, a));
     print_rate(to, "decode", a->n_decoded, a->decode_ns);
     str_addf(to, "%-12s %8zu tokens  stop: %s\n", "answer", a->tokens.n, answer_stop_name(a->stop));
 }
@@ -143,9 +152,9 @@ static void print_worst_layers(const struct generator *s, struct str *to)
     enum { MOST = 4 };
     uint32_t worst[MOST], n = 0;
     for (uint32_t i = 0; i < s->info.n_layers; i++) {
-        uint64_t ns = moeflux_model_layer_wait_ns(s->model, i);
+        uint64_t ns = lab_layer_wait_ns(s->model, i);
         uint32_t at = n;
-        while (at > 0 && moeflux_model_layer_wait_ns(s->model, worst[at - 1]) < ns)
+        while (at > 0 && lab_layer_wait_ns(s->model, worst[at - 1]) < ns)
             at--;
         if (ns == 0 || at == MOST)
             continue;
@@ -157,7 +166,7 @@ static void print_worst_layers(const struct generator *s, struct str *to)
         str_addf(to, "%-12s", "worst layers");
     for (uint32_t i = 0; i < n; i++)
         str_addf(to, "%s %u: %.3f s", i ? "," : "", worst[i],
-                 (double)moeflux_model_layer_wait_ns(s->model, worst[i]) / 1e9);
+                 (double)lab_layer_wait_ns(s->model, worst[i]) / 1e9);
     if (n)
         str_add_text(to, "\n");
 }
@@ -282,98 +291,77 @@ static json_t *devices_json(const struct moeflux_stats *es)
     json_t *list = json_array();
     for (uint32_t i = 0; i < es->n_devices; i++) {
         const struct moeflux_device_stats *d = &es->devices[i];
-        const struct {
-            const char *key;
-            uint64_t value;
-        } counts[] = {
-            {"first_layer", d->first_layer},
-            {"layers", d->end_layer - d->first_layer},
-            {"weights_bytes", d->weights_bytes},
-            {"state_bytes", d->state_bytes},
-            {"slots", d->n_slots},
-            {"host_slots", d->n_host_slots},
-            {"hits", d->n_hits},
-            {"host_hits", d->n_host_hits},
-            {"misses", d->n_misses},
-        };
-        json_t *one = json_object();
-        json_object_set_new(one, "device", json_string(d->device));
-        for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)
-            json_object_set_new(one, counts[k].key, json_integer((json_int_t)counts[k].value));
-        json_object_set_new(one, "busy_s", json_real((double)d->busy_ns / 1e9));
-        json_object_set_new(one, "wait_read_s", json_real((double)d->wait_read_ns / 1e9));
-        json_object_set_new(one, "idle_s", json_real(idle_s(es, d)));
-        json_array_append_new(list, one);
+        const struct facts f = {.object = json_object()};
+        facts_text(&f, "device", NULL, d->device);
+        facts_count(&f, "first_layer", d->first_layer);
+        facts_count(&f, "layers", d->end_layer - d->first_layer);
+        facts_count(&f, "weights_bytes", d->weights_bytes);
+        facts_count(&f, "state_bytes", d->state_bytes);
+        facts_count(&f, "slots", d->n_slots);
+        facts_count(&f, "host_slots", d->n_host_slots);
+        facts_count(&f, "hits", d->n_hits);
+        facts_count(&f, "host_hits", d->n_host_hits);
+        facts_count(&f, "misses", d->n_misses);
+        facts_seconds(&f, "busy_s", d->busy_ns);
+        facts_seconds(&f, "wait_read_s", d->wait_read_ns);
+        facts_value(&f, "idle_s", json_real(idle_s(es, d)));
+        json_array_append_new(list, f.object);
     }
     return list;
 }
 
-static void add_counts(json_t *object, const struct moeflux_stats *es, uint64_t checkpoint_bytes)
+static void add_counts(const struct facts *f, const struct moeflux_stats *es, uint64_t checkpoint_bytes)
 {
-    const struct {
-        const char *key;
-        uint64_t value;
-    } counts[] = {
-        {"compiled_kernels", es->n_compiled},
-        {"submissions", es->n_submits},
-        {"dispatches", es->n_dispatches},
-        {"read_bytes", es->read_bytes},
-        {"reads", es->n_reads},
-        {"hits", es->n_hits},
-        {"host_hits", es->n_host_hits},
-        {"misses", es->n_misses},
-        {"slots", es->n_slots},
-        {"host_slots", es->n_host_slots},
-        {"slot_bytes", es->slot_bytes},
-        {"preferred", es->n_preferred},
-        {"cpu_slots", es->n_cpu_slots},
-        {"cpu_experts", es->n_cpu_experts},
-        {"predicted", es->n_predicted},
-        {"predicted_right", es->n_predicted_right},
-        {"predictable", es->n_predictable},
-        {"prefetched", es->n_prefetched},
-        {"prefetched_used", es->n_prefetched_used},
-        {"prefetched_unused", es->n_prefetched - es->n_prefetched_used},
-        {"promoted", es->n_promoted},
-        {"demoted", es->n_demoted},
-        {"weights_bytes", es->weights_bytes},
-        {"weights_mapped_bytes", es->weights_mapped_bytes},
-        {"state_bytes", es->state_bytes},
-        {"device_used_bytes", es->device_used_bytes},
-        {"checkpoint_bytes", checkpoint_bytes},
-    };
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        json_object_set_new(object, counts[i].key, json_integer((json_int_t)counts[i].value));
+    facts_count(f, "compiled_kernels", es->n_compiled);
+    facts_count(f, "submissions", es->n_submits);
+    facts_count(f, "dispatches", es->n_dispatches);
+    facts_count(f, "read_bytes", es->read_bytes);
+    facts_count(f, "reads", es->n_reads);
+    facts_count(f, "hits", es->n_hits);
+    facts_count(f, "host_hits", es->n_host_hits);
+    facts_count(f, "misses", es->n_misses);
+    facts_count(f, "slots", es->n_slots);
+    facts_count(f, "host_slots", es->n_host_slots);
+    facts_count(f, "slot_bytes", es->slot_bytes);
+    facts_count(f, "preferred", es->n_preferred);
+    facts_count(f, "cpu_slots", es->n_cpu_slots);
+    facts_count(f, "cpu_experts", es->n_cpu_experts);
+    facts_count(f, "predicted", es->n_predicted);
+    facts_count(f, "predicted_right", es->n_predicted_right);
+    facts_count(f, "predictable", es->n_predictable);
+    facts_count(f, "prefetched", es->n_prefetched);
+    facts_count(f, "prefetched_used", es->n_prefetched_used);
+    facts_count(f, "prefetched_unused", es->n_prefetched - es->n_prefetched_used);
+    facts_count(f, "promoted", es->n_promoted);
+    facts_count(f, "demoted", es->n_demoted);
+    facts_count(f, "weights_bytes", es->weights_bytes);
+    facts_count(f, "weights_mapped_bytes", es->weights_mapped_bytes);
+    facts_count(f, "state_bytes", es->state_bytes);
+    facts_count(f, "device_used_bytes", es->device_used_bytes);
+    facts_count(f, "checkpoint_bytes", checkpoint_bytes);
 }
 
 /* Adds rates; null if nothing was counted. */
-static void add_rates(json_t *object, const struct moeflux_stats *es)
+static void add_rates(const struct facts *f, const struct moeflux_stats *es)
 {
     uint64_t chosen = es->n_hits + es->n_host_hits + es->n_misses;
     uint64_t n_tokens = es->n_prefill_tokens + es->n_decode_tokens;
-    const struct {
-        const char *key;
-        double value;
-    } rates[] = {
-        {"experts_per_token", part_of(es->n_chosen, es->n_choices)},
-        {"hit_rate", part_of(es->n_hits, chosen)},
-        {"host_hit_rate", part_of(es->n_host_hits, chosen)},
-        {"disk_rate", part_of(es->n_misses, chosen)},
-        {"prediction_recall", part_of(es->n_predicted_right, es->n_predictable)},
-        {"prediction_precision", part_of(es->n_predicted_right, es->n_predicted)},
-        {"queue_depth", part_of(es->read_depth_ns, es->read_ns)},
-        {"read_bytes_per_s", 1e9 * part_of(es->read_bytes, es->read_ns)},
-        {"wait_read_s_per_token", part_of(es->wait_read_ns, n_tokens) / 1e9},
-    };
-    for (size_t i = 0; i < sizeof rates / sizeof *rates; i++)
-        json_object_set_new(object, rates[i].key, stats_number(rates[i].value));
+    facts_value(f, "experts_per_token", stats_number(part_of(es->n_chosen, es->n_choices)));
+    facts_value(f, "hit_rate", stats_number(part_of(es->n_hits, chosen)));
+    facts_value(f, "host_hit_rate", stats_number(part_of(es->n_host_hits, chosen)));
+    facts_value(f, "disk_rate", stats_number(part_of(es->n_misses, chosen)));
+    facts_value(f, "prediction_recall", stats_number(part_of(es->n_predicted_right, es->n_predictable)));
+    facts_value(f, "prediction_precision", stats_number(part_of(es->n_predicted_right, es->n_predicted)));
+    facts_value(f, "queue_depth", stats_number(part_of(es->read_depth_ns, es->read_ns)));
+    facts_value(f, "read_bytes_per_s", stats_number(1e9 * part_of(es->read_bytes, es->read_ns)));
+    facts_value(f, "wait_read_s_per_token", stats_number(part_of(es->wait_read_ns, n_tokens) / 1e9));
 }
 
 static json_t *layer_waits_json(const struct generator *s)
 {
     json_t *waits = json_array();
     for (uint32_t i = 0; i < s->info.n_layers; i++)
-        json_array_append_new(waits, json_real((double)moeflux_model_layer_wait_ns(s->model, i) / 1e9));
+        json_array_append_new(waits, json_real((double)lab_layer_wait_ns(s->model, i) / 1e9));
     return waits;
 }
 
@@ -388,22 +376,22 @@ struct json_t *stats_engine_json(const struct generator *s)
 {
     struct moeflux_stats es;
     generator_get_stats(s, &es);
-    json_t *object = json_object();
-    add_counts(object, &es, checkpoint_bytes_of(s));
-    add_rates(object, &es);
-    json_object_set_new(object, "active_experts", json_integer(s->info.top_k));
-    json_object_set_new(object, "expert_share", json_real(stats_share(s->info.expert_share)));
-    json_object_set_new(object, "prefer_resident", json_real(stats_share(s->info.prefer_resident)));
-    json_object_set_new(object, "expert_io", json_string(s->info.expert_io));
-    json_object_set_new(object, "compile_s", json_real((double)es.compile_ns / 1e9));
-    json_object_set_new(object, "read_s", json_real((double)es.read_ns / 1e9));
-    json_object_set_new(object, "wait_read_s", json_real((double)es.wait_read_ns / 1e9));
-    json_object_set_new(object, "rows", json_integer((json_int_t)es.n_rows));
-    json_object_set_new(object, "wait_rows_s", json_real((double)es.wait_rows_ns / 1e9));
-    json_object_set_new(object, "wait_device_s", json_real((double)es.wait_gpu_ns / 1e9));
-    json_object_set_new(object, "cpu_experts_s", json_real((double)es.cpu_experts_ns / 1e9));
-    json_object_set_new(object, "layer_wait_s", layer_waits_json(s));
-    json_object_set_new(object, "devices", devices_json(&es));
-    json_object_set_new(object, "ops", ops_json(&es));
-    return object;
+    const struct facts f = {.object = json_object()};
+    add_counts(&f, &es, checkpoint_bytes_of(s));
+    add_rates(&f, &es);
+    facts_count(&f, "active_experts", s->info.top_k);
+    facts_value(&f, "expert_share", json_real(stats_share(s->info.expert_share)));
+    facts_value(&f, "prefer_resident", json_real(stats_share(s->info.prefer_resident)));
+    facts_text(&f, "expert_io", NULL, s->info.expert_io);
+    facts_seconds(&f, "compile_s", es.compile_ns);
+    facts_seconds(&f, "read_s", es.read_ns);
+    facts_seconds(&f, "wait_read_s", es.wait_read_ns);
+    facts_count(&f, "rows", es.n_rows);
+    facts_seconds(&f, "wait_rows_s", es.wait_rows_ns);
+    facts_seconds(&f, "wait_device_s", es.wait_gpu_ns);
+    facts_seconds(&f, "cpu_experts_s", es.cpu_experts_ns);
+    facts_value(&f, "layer_wait_s", layer_waits_json(s));
+    facts_value(&f, "devices", devices_json(&es));
+    facts_value(&f, "ops", ops_json(&es));
+    return f.object;
 }

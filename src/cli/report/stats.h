@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 struct answer;
+struct choice;
 struct json_t;
 struct generator;
 
@@ -17,11 +18,13 @@ struct stats {
     uint64_t prefill_ns;
 };
 
+struct stats stats_of(const struct choice *c);
+
 /* Returns tokens per second; NaN: nothing was measured. */
 double stats_rate(uint64_t n_tokens, uint64_t ns);
 
-/* Returns the seconds from st->start_ns to the first sampled token; NaN: there is none. */
-double stats_first_token_s(const struct stats *st, const struct answer *a);
+/* Returns the seconds from start_ns to the first sampled token; NaN: there is none. */
+double stats_first_token_s(uint64_t start_ns, const struct answer *a);
 
 /* Prints a table on stderr: of one answer, and of the engine since it was opened. a NULL: nothing was
  * generated. */

@@ -109,7 +109,7 @@ static int check_model(struct trace_report *f, const struct options *o, struct m
                        " experts, as %s has, found %" PRIu32 " and %" PRIu32,
                        o->trace, needs.n_layers, needs.n_experts, o->model, s->n_layers, s->n_experts);
     options_engine(o, &engine);
-    engine.trace = engine.usage = NULL;
+    engine.usage = NULL;
     rc = moeflux_make_plan(&engine, &plan, e);
     f->n_plan = rc == 0 ? (uint32_t)size_min(plan.n_slots + plan.n_host_slots, f->n_all) : 0;
     return rc;

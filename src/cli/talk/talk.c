@@ -20,10 +20,9 @@
 #include "cli/terminal/line.h"
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
-#include "generate/constrain.h"
+#include "generate/choice.h"
 #include "generate/prefill.h"
 #include "moeflux.h"
-#include "text/grammar/constraint.h"
 
 static void say_dressed(const struct talk *t, const char *text)
 {
@@ -49,13 +48,6 @@ static int new_sampler(struct talk *t, uint64_t seed, uint32_t n, struct moeflux
     return generator_new_sampler(&t->generator, &sampling, t->conversation.tokens.ids, n, e);
 }
 
-/* Makes a checkpoint. Without memory for it later work takes longer, which is no failure. */
-static int checkpoint(struct generator *s, struct moeflux_err *e)
-{
-    int rc = moeflux_session_checkpoint(s->sequence, e);
-    return rc == ERR_MEMORY ? 0 : rc;
-}
-
 /* Keeps the logits after the question and a checkpoint, so that /retry need not evaluate it again. */
 static int keep_first(struct talk *t, struct moeflux_err *e)
 {
@@ -70,12 +62,16 @@ static int keep_first(struct talk *t, struct moeflux_err *e)
     return 0;
 }
 
-/* Evaluates the part of the conversation, up to the last question's end, that the sequence lacks. */
-static int evaluate(struct talk *t, struct moeflux_err *e)
+/* Evaluates the part of the conversation, up to the last question's end, that the sequence lacks; a function
+ * for choice_answer. The sampler stays, unless the text was another one. */
+static int evaluate(void *ctx, const struct choice *c, const struct sampler_options *sampling, uint32_t *n,
+                    struct moeflux_err *e)
 {
+    struct talk *t = ctx;
+    (void)c, (void)sampling;
     struct generator *s = &t->generator;
     struct prefill p = {.ids = t->conversation.tokens.ids, .n = conversation_last(&t->conversation)->asked};
-    uint32_t before = moeflux_session_position(s->sequence), old_first = t->first_at, n_reused;
+    uint32_t before = moeflux_session_position(s->sequence), old_first = t->first_at, n_reused = 0;
     /* The next question's prompt will differ from this one there. */
     if (s->chat.n_opening > 0 && s->chat.n_opening < p.n)
         prefix_stop_at(&p.stops, p.n - s->chat.n_opening, 1);
@@ -88,14 +84,24 @@ static int evaluate(struct talk *t, struct moeflux_err *e)
     /* Only the last question can be asked again; /undo goes to the checkpoint before the question. */
     if (!rc && old_first && old_first != n_reused)
         moeflux_session_drop_checkpoint(s->sequence, old_first, NULL);
-    if (!rc)
-        rc = checkpoint(s, e);
+    prefix_stop_at(&p.stops, n_reused, 1);
     t->stats = (struct stats){.n_prompt = p.n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
     if (!rc)
         rc = prefill_run(s, &p, NULL, e);
     t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
-    bar_end(&t->bar);
+    *n = n_reused;
+    bar_hold(&t->bar);
     return rc ? rc : keep_first(t, e);
+}
+
+/* Does nothing: the sequence is at the last question's end. */
+static int stay(void *ctx, const struct choice *c, const struct sampler_options *sampling, uint32_t *n,
+                struct moeflux_err *e)
+{
+    const struct talk *t = ctx;
+    (void)c, (void)sampling, (void)e;
+    *n = t->first_at;
+    return 0;
 }
 
 /* Restores the checkpoint at the last question's end. False: there is none. */
@@ -114,26 +120,29 @@ static bool restore_question(struct talk *t)
 
 /* ---- answers ---- */
 
-/* continues: the text that the answer goes on from; NULL: it begins. */
-static int generate(struct talk *t, const char *continues, bool in_thinking, struct moeflux_err *e)
+/* evaluated: the sequence is at the answer's beginning, or at `continues`, the text that it goes on from; NULL: it
+ * begins. */
+static int generate(struct talk *t, bool evaluated, const char *continues, bool in_thinking,
+                    struct moeflux_err *e)
 {
     const struct options *o = t->options;
     struct printer printer;
-    struct request_options request = options_request(o);
-    int rc = request_use_chat(&request, &t->generator, "the answer", e);
+    struct choice choice = {.request.options = options_request(o)};
+    struct request_options *request = &choice.request.options;
+    request->raw = false;
+    request->continues = continues;
+    request->continues_thinking = in_thinking;
+    request->grammar = t->grammar.len ? str_text(&t->grammar) : NULL;
+    int rc = request_use_chat(request, &t->generator, "the answer", e);
     if (rc)
         return rc;
-    struct answer_options ao = request_answer(&request);
     printer_init(&printer, t->out, o, t->term);
-    ao.chat = true;
-    ao.continues = continues;
-    ao.continues_thinking = in_thinking;
-    ao.sink = printer_sink(&printer);
-    rc = t->grammar.len ? constrain_begin(&t->generator, str_text(&t->grammar), &ao.constraint, e) : 0;
-    bar_hold(&t->bar);
-    if (!rc)
-        rc = answer_run(&t->answer, &t->generator, &ao, e);
-    constraint_free(ao.constraint);
+    const struct choice_call call = {.generator = &t->generator,
+                                     .grammars = &t->generator,
+                                     .sink = printer_sink(&printer),
+                                     .prefill = evaluated ? stay : evaluate,
+                                     .ctx = t};
+    rc = choice_answer(&choice, &call, &t->answer, e);
     struct moeflux_err closing;
     int ended = printer_end(&printer, &closing);
     bar_end(&t->bar);
@@ -191,9 +200,7 @@ static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
     t->answer.stop = ANSWER_INTERRUPTED;
     if (t->line)
         line_hold(t->line);
-    int rc = evaluated ? 0 : evaluate(t, e);
-    if (!rc)
-        rc = generate(t, NULL, false, e);
+    int rc = generate(t, evaluated, NULL, false, e);
     if (rc && rc != ERR_INTERRUPTED)
         return rc;
     report_answer(t);
@@ -298,7 +305,7 @@ static int evaluate_rest(struct talk *t, struct moeflux_err *e)
     if (!rc)
         rc = prefill_run(s, &p, NULL, e);
     t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
-    bar_end(&t->bar);
+    bar_hold(&t->bar);
     return rc;
 }
 
@@ -312,7 +319,7 @@ static int continue_last(struct talk *t, bool in_thinking, struct moeflux_err *e
         line_hold(t->line);
     int rc = text ? evaluate_rest(t, e) : ERR_MEMORY;
     if (!rc)
-        rc = generate(t, text, in_thinking, e);
+        rc = generate(t, true, text, in_thinking, e);
     free(text);
     /* Without more tokens it is closed as it was. */
     struct moeflux_err closing;

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "cpu/mapped.h"
 #include "engine/run/work.h"
+#include "engine/sequence.h"
 
 /* How long the caller waits before it asks its callback again. */
 enum { SLICE_NS = 50000000 };
@@ -188,8 +189,7 @@ static bool go_on(void *ctx)
     uint64_t here = (uint64_t)at->here * at->layer / l->m->dir.config.n_layers;
     bool is_prompt = at->total > 1;
     if (!atomic_load(&l->stops) &&
-        !progress_report(&l->m->progress, at->what, "tok", is_prompt ? at->before + here : 0,
-                         is_prompt ? at->total : 0)) {
+        !sequence_report(l->s, is_prompt ? at->before + here : 0, is_prompt ? at->total : 0)) {
         at->is_stopped = true;
         atomic_store(&l->stops, true);
     }

@@ -48,7 +48,7 @@ static int make_buffers(struct stage *at, const struct moeflux_model *m, const s
     uint64_t n = m->max_chunk;
     const struct ngram_rows_options rows = {&m->dir, at->layers,          m->max_chunk,
                                             p->io,   p->budget.map_bytes, load_plan_reread_bytes(p, &m->dir)};
-    bool sees_weights = stage_has_cpu_layers(at) || o->trace || o->prefer_resident > 0;
+    bool sees_weights = stage_has_cpu_layers(at) || m->trace || o->prefer_resident > 0;
     int rc = exec_buffer_new(at->exec, &at->ids, EXEC_INPUT, n * sizeof(int32_t), e);
     if (rc == 0)
         rc = rope_cache_open(&at->rope, at->exec, m, e);

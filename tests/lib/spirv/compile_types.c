@@ -1,130 +1,94 @@
 /* Types, constants and the slots of values. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "args.h"
 #include "base/mem.h"
 #include "compile.h"
 
-void compile_fail(struct spirv_compiler *c, const char *what, uint32_t number)
+/* A struct's member; one without an offset follows those before it. */
+static struct spirv_part member(struct spirv_compiler *c, const uint32_t *in, uint32_t idx)
 {
-    if (!c->failed)
-        err_set(c->e, ERR_UNSUPPORTED, "%s: SPIR-V word %u: %s (%u)", c->request->name, c->at, what, number);
-    c->failed = true;
+    struct spirv_part part = {.type = in[2 + idx]};
+    for (uint32_t i = 0; i < idx; i++) {
+        const struct spirv_type *t = compile_type(c, in[2 + i]);
+        part.slots += t->n_slots;
+        part.bytes += t->bytes;
+    }
+    compile_decoration(c, in[1], idx, DECORATION_OFFSET, &part.bytes);
+    return part;
 }
 
-void *compile_room(struct spirv_compiler *c, void *array, size_t *room, size_t n, size_t size)
-{
-    if (!c->failed && mem_grow(&array, room, n + 1, size, c->e) < 0)
-        c->failed = true;
-    return array;
-}
-
-/* --- types --- */
-
-static uint32_t member_offset(struct spirv_compiler *c, const uint32_t *in, uint32_t idx)
-{
-    uint32_t offset = 0;
-    if (!spirv_decoration(c->m, in[1], idx, DECORATION_OFFSET, &offset))
-        for (uint32_t i = 0; i < idx; i++)
-            offset += compile_type(c, in[2 + i])->bytes;
-    return offset;
-}
-
-static void read_struct(struct spirv_compiler *c, const uint32_t *in, uint32_t n, struct spirv_type *t)
+static void read_struct(struct spirv_compiler *c, const uint32_t *in, struct spirv_type *t)
 {
     t->form = FORM_STRUCT;
-    t->count = n - 2;
+    t->count = length_of(in) - 2;
     for (uint32_t i = 0; i < t->count; i++) {
-        const struct spirv_type *member = compile_type(c, in[2 + i]);
-        t->n_slots += member->n_slots;
-        t->bytes = (uint32_t)size_max(t->bytes, member_offset(c, in, i) + member->bytes);
+        const struct spirv_part part = member(c, in, i);
+        t->n_slots = part.slots + compile_type(c, part.type)->n_slots;
+        t->bytes = (uint32_t)size_max(t->bytes, part.bytes + compile_type(c, part.type)->bytes);
     }
 }
 
-static void read_sequence(struct spirv_compiler *c, const uint32_t *in, uint32_t count, struct spirv_type *t)
+static void read_sequence(struct spirv_compiler *c, const uint32_t *in, enum spirv_form form, uint32_t count,
+                          struct spirv_type *t)
 {
     const struct spirv_type *element = compile_type(c, in[2]);
-    t->element = in[2];
-    t->count = count;
-    t->bits = element->bits;
-    t->n_slots = count * element->n_slots;
-    if (!spirv_decoration(c->m, in[1], UINT32_MAX, DECORATION_ARRAY_STRIDE, &t->stride))
-        t->stride = element->bytes;
+    *t = (struct spirv_type){.form = form,
+                             .is_half = element->is_half,
+                             .bits = element->bits,
+                             .element = in[2],
+                             .count = count,
+                             .n_slots = count * element->n_slots,
+                             .stride = element->bytes};
+    compile_decoration(c, in[1], UINT32_MAX, DECORATION_ARRAY_STRIDE, &t->stride);
     t->bytes = count * t->stride;
 }
 
-static void read_matrix(struct spirv_compiler *c, const uint32_t *in, uint32_t n, struct spirv_type *t)
+static void read_matrix(struct spirv_compiler *c, const uint32_t *in, struct spirv_type *t)
 {
-    uint32_t spec;
-    t->form = FORM_MATRIX;
+    uint32_t rows = compile_number(c, in[4]), cols = compile_number(c, in[5]), spec = UINT32_MAX;
+    read_sequence(c, in, FORM_MATRIX, rows * cols / c->p->lanes, t);
     c->p->has_matrices = true;
-    t->element = in[2];
-    t->bits = compile_type(c, in[2])->bits;
-    t->rows = compile_number(c, in[4]);
-    t->cols = compile_number(c, in[5]);
+    t->cols = cols;
     /* NV's types do not say what they are for; the constant of the rows does (kernels/lib/matrices.glsl). */
-    if (n > 6)
+    if (length_of(in) > 6)
         t->is_second = compile_number(c, in[6]) == 1;
     else
-        t->is_second = spirv_decoration(c->m, in[4], UINT32_MAX, DECORATION_SPEC_ID, &spec) &&
-                       spec == MATRIX_SECOND_SPEC;
-    t->count = t->n_slots = t->rows * t->cols / c->request->lanes;
+        t->is_second =
+            compile_decoration(c, in[4], UINT32_MAX, DECORATION_SPEC_ID, &spec) && spec == MATRIX_SECOND_SPEC;
 }
 
-static void read_type(struct spirv_compiler *c, const uint32_t *in, uint32_t n, struct spirv_type *t)
+static void read_type(struct spirv_compiler *c, const uint32_t *in, struct spirv_type *t)
 {
-    switch (in[0] & 0xffff) {
-    case OP_TYPE_BOOL:
-        *t = (struct spirv_type){.form = FORM_BOOL, .bits = 32, .n_slots = 1, .bytes = 4};
-        break;
-    case OP_TYPE_INT:
-    case OP_TYPE_FLOAT:
-        *t = (struct spirv_type){.bits = in[2], .bytes = in[2] / 8, .n_slots = 1};
-        t->form = (in[0] & 0xffff) == OP_TYPE_INT ? FORM_INT : FORM_FLOAT;
-        if (in[2] > 32)
-            compile_fail(c, "bits of a number", in[2]);
-        break;
-    case OP_TYPE_VECTOR:
-        t->form = FORM_VECTOR;
-        read_sequence(c, in, in[3], t);
-        break;
-    case OP_TYPE_ARRAY:
-        t->form = FORM_ARRAY;
-        read_sequence(c, in, compile_number(c, in[3]), t);
-        break;
-    case OP_TYPE_RUNTIME_ARRAY:
-        t->form = FORM_ARRAY;
-        read_sequence(c, in, 0, t);
-        break;
-    case OP_TYPE_STRUCT:
-        read_struct(c, in, n, t);
-        break;
-    case OP_TYPE_POINTER: /* what it points to may be declared later */
+    uint32_t op = op_of(in), bits = op == OP_TYPE_BOOL ? 32 : in[2];
+    if (op >= OP_TYPE_BOOL && op <= OP_TYPE_FLOAT)
+        *t = (struct spirv_type){.form = FORM_SCALAR, .bits = bits, .bytes = bits / 8, .n_slots = 1};
+    else if (op == OP_TYPE_VECTOR)
+        read_sequence(c, in, FORM_VECTOR, in[3], t);
+    else if (op == OP_TYPE_ARRAY)
+        read_sequence(c, in, FORM_ARRAY, compile_number(c, in[3]), t);
+    else if (op == OP_TYPE_RUNTIME_ARRAY)
+        read_sequence(c, in, FORM_ARRAY, 0, t);
+    else if (op == OP_TYPE_STRUCT)
+        read_struct(c, in, t);
+    else if (op == OP_TYPE_POINTER) /* an address is two words; what it points to may be declared later */
         *t = (struct spirv_type){
-            .form = FORM_POINTER, .element = in[3], .storage = in[2], .bytes = 8, .bits = 64};
-        t->n_slots = in[2] == STORAGE_BUFFER ? 2 : 0;
-        break;
-    case OP_NV_MATRIX_TYPE:
-    case OP_KHR_MATRIX_TYPE:
-        read_matrix(c, in, n, t);
-        break;
-    default:
-        compile_fail(c, "no type", in[0] & 0xffff);
-    }
+            .form = FORM_POINTER, .element = in[3], .storage = in[2], .bits = 32, .bytes = 8};
+    else if (op == OP_NV_MATRIX_TYPE || op == OP_KHR_MATRIX_TYPE)
+        read_matrix(c, in, t);
+    else
+        compile_fail(c, "no type", op);
+    if (t->bits > 32)
+        compile_fail(c, "bits of a number", t->bits);
+    t->is_half |= op == OP_TYPE_FLOAT && bits == 16;
+    if (t->storage == STORAGE_BUFFER)
+        t->n_slots = 2;
 }
 
 const struct spirv_type *compile_type(struct spirv_compiler *c, uint32_t id)
 {
-    struct spirv_type *t = &c->types[id < c->m->bound ? id : 0];
-    if (t->form == FORM_NONE && !c->failed) {
-        struct spirv_type read = {0};
-        uint32_t at = c->m->at[id];
-        if (at)
-            read_type(c, c->m->words + at, spirv_length_at(c->m, at), &read);
-        *t = read;
-    }
-    return t;
+    struct spirv_id *i = &c->ids[id < c->bound ? id : 0];
+    if (i->type.form == FORM_NONE)
+        read_type(c, c->words + i->def, &i->type);
+    return &i->type;
 }
 
 const struct spirv_type *compile_type_of(struct spirv_compiler *c, uint32_t id)
@@ -132,160 +96,66 @@ const struct spirv_type *compile_type_of(struct spirv_compiler *c, uint32_t id)
     return compile_type(c, compile_value(c, id)->type);
 }
 
-void compile_element(struct spirv_compiler *c, uint32_t type, uint32_t idx, uint32_t *element,
-                     uint32_t *slots, uint32_t *bytes)
+struct spirv_part compile_part(struct spirv_compiler *c, uint32_t type, uint32_t idx)
 {
     const struct spirv_type *t = compile_type(c, type);
-    const uint32_t *in = spirv_def(c->m, type);
-    *element = *slots = *bytes = 0;
-    if (t->form < FORM_VECTOR || t->form == FORM_POINTER || (idx >= t->count && t->count)) {
+    if (t->form < FORM_VECTOR || t->form == FORM_POINTER || (idx >= t->count && t->count))
         compile_fail(c, "no element", idx);
-        return;
-    }
-    *element = t->form == FORM_STRUCT ? in[2 + idx] : t->element;
-    *bytes = t->form == FORM_STRUCT ? member_offset(c, in, idx) : idx * t->stride;
-    *slots = t->form == FORM_MATRIX ? idx : idx * compile_type(c, *element)->n_slots;
     if (t->form == FORM_STRUCT)
-        *slots = 0;
-    for (uint32_t i = 0; t->form == FORM_STRUCT && i < idx; i++)
-        *slots += compile_type(c, in[2 + i])->n_slots;
+        return member(c, c->words + c->ids[type].def, idx);
+    return (struct spirv_part){t->element, idx * compile_type(c, t->element)->n_slots, idx * t->stride};
 }
 
-const struct spirv_type *compile_scalar(struct spirv_compiler *c, const struct spirv_type *t)
+uint32_t compile_slots(struct spirv_compiler *c, uint32_t n, bool are_fixed)
 {
-    while (t->form == FORM_VECTOR || t->form == FORM_MATRIX || t->form == FORM_ARRAY)
-        t = compile_type(c, t->element);
-    return t;
-}
-
-/* --- slots --- */
-
-bool compile_is_constant(uint32_t slot)
-{
-    return slot >= CONSTANT_SLOT; /* SPIRV_NO_SLOT, too */
-}
-
-uint32_t compile_new_slots(struct spirv_compiler *c, uint32_t n)
-{
-    uint32_t first = c->n_registers;
-    c->n_registers += n;
+    uint32_t first = (uint32_t)c->p->n_numbers;
+    for (uint32_t i = 0; i < n; i++) {
+        *COMPILE_ADD(c, numbers) = 0;
+        *COMPILE_ADD(c, fixed) = are_fixed;
+    }
     return first;
 }
 
-uint32_t compile_constant(struct spirv_compiler *c, const uint32_t *numbers, uint32_t n)
+uint32_t compile_constant(struct spirv_compiler *c, uint32_t number)
 {
-    struct spirv_program *p = c->p;
-    uint32_t first = p->n_constants;
-    p->constants = compile_room(c, p->constants, &c->constant_room, first + n, sizeof *p->constants);
-    for (uint32_t i = 0; i < n && !c->failed; i++)
-        p->constants[p->n_constants++] = numbers ? numbers[i] : 0;
-    return CONSTANT_SLOT + first;
+    uint32_t slot = compile_slots(c, 1, true);
+    c->p->numbers[slot] = number;
+    return slot;
 }
 
-uint32_t compile_constant_1(struct spirv_compiler *c, uint32_t number)
+void compile_set(struct spirv_compiler *c, const uint32_t *in, uint32_t slot)
 {
-    return compile_constant(c, &number, 1);
-}
-
-void compile_set(struct spirv_compiler *c, uint32_t id, uint32_t type, uint32_t slot)
-{
-    c->values[id] =
-        (struct spirv_value){.type = type, .slot = slot, .is_known = true, .dynamic = SPIRV_NO_SLOT};
-}
-
-/* --- constants --- */
-
-static uint32_t spec_value(struct spirv_compiler *c, uint32_t id, uint32_t otherwise)
-{
-    uint32_t n;
-    bool is_given = spirv_decoration(c->m, id, UINT32_MAX, DECORATION_SPEC_ID, &n) && n < c->request->n_spec;
-    return is_given ? c->request->spec[n] : otherwise;
-}
-
-static uint32_t scalar_constant(struct spirv_compiler *c, const uint32_t *in)
-{
-    const struct spirv_type *t = compile_type(c, in[1]);
-    uint32_t word = (in[0] & 0xffff) == OP_SPEC_CONSTANT ? spec_value(c, in[2], in[3]) : in[3];
-    uint32_t slot = compile_constant_1(c, word);
-    bool is_half = t->form == FORM_FLOAT && t->bits == 16;
-    return is_half ? compile_math_of(c, MATH_BITS_HALF, 1, 1, slot, slot, slot) : slot;
-}
-
-/* OpSpecConstantOp: the instruction without its number, then as in a function. */
-static void computed_constant(struct spirv_compiler *c, const uint32_t *in, uint32_t n)
-{
-    uint32_t again[16];
-    if (n > 16) {
-        compile_fail(c, "operands", n);
-        return;
-    }
-    again[0] = (n - 1) << 16 | in[3];
-    again[1] = in[1];
-    again[2] = in[2];
-    memcpy(again + 3, in + 4, (n - 4) * sizeof *in);
-    compile_instruction(c, again, n - 1);
-}
-
-static void make_constant(struct spirv_compiler *c, uint32_t id)
-{
-    uint32_t at = c->m->at[id], before = c->at;
-    const uint32_t *in = c->m->words + at;
-    uint32_t n = spirv_length_at(c->m, at);
-    c->at = at;
-    switch (in[0] & 0xffff) {
-    case OP_CONSTANT:
-    case OP_SPEC_CONSTANT:
-        compile_set(c, id, in[1], scalar_constant(c, in));
-        break;
-    case OP_CONSTANT_TRUE:
-    case OP_CONSTANT_FALSE:
-        compile_set(c, id, in[1], compile_constant_1(c, (in[0] & 0xffff) == OP_CONSTANT_TRUE));
-        break;
-    case OP_SPEC_TRUE:
-    case OP_SPEC_FALSE:
-        compile_set(c, id, in[1],
-                    compile_constant_1(c, spec_value(c, id, (in[0] & 0xffff) == OP_SPEC_TRUE) != 0));
-        break;
-    case OP_CONSTANT_NULL:
-    case OP_UNDEF:
-        compile_set(c, id, in[1], compile_constant(c, NULL, compile_type(c, in[1])->n_slots));
-        break;
-    case OP_CONSTANT_COMPOSITE:
-    case OP_SPEC_COMPOSITE:
-        compile_construct(c, in, n);
-        break;
-    case OP_SPEC_OP:
-        computed_constant(c, in, n);
-        break;
-    default:
-        compile_fail(c, "a value that is used before it is there", id);
-    }
-    c->at = before;
+    if (in[2] >= c->bound)
+        compile_fail(c, "no id of this module", in[2]);
+    c->ids[in[2]].value = (struct spirv_value){.type = in[1], .slot = slot, .is_known = true};
 }
 
 struct spirv_value *compile_value(struct spirv_compiler *c, uint32_t id)
 {
-    struct spirv_value *v = &c->values[id];
-    if (!v->is_known && !c->failed)
-        make_constant(c, id);
-    return v;
+    struct spirv_id *i = &c->ids[id < c->bound ? id : 0];
+    uint32_t before = c->at;
+    if (i->value.is_known)
+        return &i->value;
+    c->at = i->def;
+    if (c->at == 0)
+        compile_fail(c, "a value that is used before it is there", id);
+    compile_instruction(c, c->words + c->at);
+    c->at = before;
+    return &i->value;
 }
 
 uint32_t compile_slot(struct spirv_compiler *c, uint32_t id)
 {
-    struct spirv_value *v = compile_value(c, id);
-    uint32_t bytes = v->more_bytes ? compile_constant_1(c, v->more_bytes) : 0;
-    return bytes ? compile_math_of(c, MATH_ADDRESS, 1, 2, v->slot, bytes, compile_constant_1(c, 1)) : v->slot;
+    const struct spirv_value *v = compile_value(c, id);
+    if (v->base == 0)
+        return v->slot;
+    return compile_math_of(c, MATH_ADDRESS, 1, v->slot, compile_constant(c, v->base), compile_constant(c, 1));
 }
 
 uint32_t compile_number(struct spirv_compiler *c, uint32_t id)
 {
     uint32_t slot = compile_slot(c, id);
-    if (c->failed)
-        return 0;
-    if (!compile_is_constant(slot) || slot == SPIRV_NO_SLOT) {
+    if (!is_constant(c, slot))
         compile_fail(c, "not a constant", id);
-        return 0;
-    }
-    return c->p->constants[slot - CONSTANT_SLOT];
+    return c->p->numbers[slot];
 }

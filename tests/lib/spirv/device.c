@@ -6,8 +6,8 @@
  *   interpreted-LANES-plain    neither matrices nor denormals
  * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does.
  * MOEFLUX_LANES_SPEED prints the lane operations of a second.
- * Memory is host memory, each buffer between pages that nobody has; new buffers have NaNs. Operations run at
- * once. */
+ * Memory is host memory, each buffer before a page that nobody has; new buffers have NaNs. Operations run at
+ * once, so what is neither memory nor a kernel is as on the reference (src/exec/exec_host.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,36 +18,25 @@
 #include "base/mem.h"
 #include "exec/backend.h"
 #include "exec/kernel.h"
-#include "module.h"
 #include "run.h"
 #include "vulkan/khr_kernel.h"
 #include "vulkan/matrices.h"
 #include "vulkan/pipeline.h"
 
-enum { MOST_WORKGROUP = 1024, MOST_SHARED = 49152, PAGE = 4096, MATRIX_KERNEL_LANES = 32 };
-
-struct prepared {
-    const char *name;
-    bool by_khr, is_ready;
-    uint32_t spec[PIPELINE_MAX_SPEC], n_spec;
-    struct spirv_program program;
-};
+enum { MOST_WORKGROUP = 1024, MOST_SHARED = 49152, PAGE = 4096 };
 
 struct interpreted {
     struct exec base;
-    char name[64];
+    struct backend backend;
+    char name[32];
     uint32_t lanes;
     enum form { IN_QUADS, IN_ROWS, DENORM, PLAIN } form;
     uint64_t seed, n_lane_operations, run_ns;
     struct spirv_memory memory;
-    struct prepared *kernels;
-    size_t n_kernels, room;
+    struct pipeline_set kernels;    /* none of them is created */
+    struct spirv_program *programs; /* [kernels.n], empty until the first dispatch */
+    size_t room;
 };
-
-static struct interpreted *interpreted_of(struct exec *x)
-{
-    return (struct interpreted *)x;
-}
 
 static bool ends_in(const char *name, const char *end)
 {
@@ -57,13 +46,14 @@ static bool ends_in(const char *name, const char *end)
 
 static void interpreted_close(struct exec *x)
 {
-    struct interpreted *v = interpreted_of(x);
-    for (size_t i = 0; i < v->n_kernels; i++)
-        spirv_program_free(&v->kernels[i].program);
+    struct interpreted *v = (struct interpreted *)x;
+    for (size_t i = 0; i < v->kernels.n; i++)
+        spirv_program_free(&v->programs[i]);
     if (v->run_ns && getenv("MOEFLUX_LANES_SPEED"))
         printf("%s: %.3g lane operations in %.2f s, %.3g a second\n", v->name, (double)v->n_lane_operations,
                (double)v->run_ns * 1e-9, (double)v->n_lane_operations / (double)v->run_ns * 1e9);
-    free(v->kernels);
+    free(v->programs);
+    free(v->kernels.all);
     spirv_memory_close(&v->memory);
     free(v);
 }
@@ -109,7 +99,7 @@ static int interpreted_buffer_new(struct exec *x, struct exec_buffer *b, enum ex
     b->host = p;
     b->address = (uint64_t)(uintptr_t)p;
     /* Whole words, as src/vulkan/memory.c. */
-    return spirv_memory_add(&interpreted_of(x)->memory, b->address, size_round_up(b->bytes, 4), e);
+    return spirv_memory_add(&((struct interpreted *)x)->memory, b->address, size_round_up(b->bytes, 4), e);
 }
 
 static int interpreted_buffer_import(struct exec *x, struct exec_buffer *b, enum exec_memory kind,
@@ -118,98 +108,55 @@ static int interpreted_buffer_import(struct exec *x, struct exec_buffer *b, enum
     (void)kind;
     b->host = host;
     b->address = (uint64_t)(uintptr_t)host;
-    return spirv_memory_add(&interpreted_of(x)->memory, b->address, b->bytes, e);
+    return spirv_memory_add(&((struct interpreted *)x)->memory, b->address, b->bytes, e);
 }
 
 static void interpreted_buffer_free(struct exec *x, struct exec_buffer *b)
 {
     if (!b->host)
         return;
-    spirv_memory_drop(&interpreted_of(x)->memory, b->address);
+    spirv_memory_drop(&((struct interpreted *)x)->memory, b->address);
     if (!b->is_borrowed)
         munmap(b->host, mapped_bytes(b->bytes));
 }
 
-static int interpreted_stage_end(struct exec *x, struct moeflux_err *e)
-{
-    (void)x, (void)e;
-    return 0;
-}
-
-static int interpreted_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst,
-                            uint64_t bytes, struct moeflux_err *e)
-{
-    (void)x, (void)e;
-    memcpy(dst, b->host + off, bytes);
-    return 0;
-}
-
-static void interpreted_copy(struct exec *x, const struct exec_buffer *dst, uint64_t dst_off,
-                             const struct exec_buffer *src, uint64_t src_off, uint64_t bytes)
-{
-    (void)x;
-    memmove(dst->host + dst_off, src->host + src_off, bytes);
-}
-
-static void interpreted_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes)
-{
-    (void)x;
-    memset(b->host + off, 0, bytes);
-}
-
 /* --- kernels --- */
 
-static int prepare(struct interpreted *v, struct prepared *k, struct moeflux_err *e)
+static int prepare(struct interpreted *v, const struct pipeline *k, struct spirv_program *p,
+                   struct moeflux_err *e)
 {
-    bool has_matrices = ends_in(k->name, "coop");
-    const struct spirv_request request = {.name = k->name,
-                                          .spec = k->spec,
-                                          .n_spec = k->n_spec,
-                                          .lanes = has_matrices ? MATRIX_KERNEL_LANES : v->lanes,
-                                          .in_quads = v->form == IN_QUADS};
-    struct spirv_module m;
+    *p = (struct spirv_program){.name = k->name,
+                                .lanes = ends_in(k->name, "coop") ? MATRIX_LANES : v->lanes,
+                                .in_quads = v->form == IN_QUADS};
     size_t n;
     const uint32_t *words = pipeline_words(k->name, &n);
     uint32_t *by_khr = NULL;
     int rc = k->by_khr ? khr_kernel(words, n, &by_khr, &n, e) : 0;
-    if (rc == 0)
-        rc = spirv_module_open(&m, by_khr ? by_khr : words, n, e);
-    if (rc == 0) {
-        rc = spirv_compile(&k->program, &m, &request, e);
-        spirv_module_close(&m);
-    }
+    rc = rc < 0 ? rc : spirv_compile(p, by_khr ? by_khr : words, n, k->spec, k->n_spec, e);
     free(by_khr);
-    if (rc == 0 && (k->program.n_lanes > MOST_WORKGROUP || k->program.shared_bytes > MOST_SHARED))
-        rc = err_set(e, ERR_DEVICE, "%s: %u lanes with %u bytes of shared memory", k->name,
-                     k->program.n_lanes, k->program.shared_bytes);
-    k->is_ready = rc == 0;
+    if (rc == 0 && (p->n_lanes > MOST_WORKGROUP || p->shared_bytes > MOST_SHARED)) {
+        rc = err_set(e, ERR_DEVICE, "%s: %u lanes with %u bytes of shared memory", k->name, p->n_lanes,
+                     p->shared_bytes);
+        spirv_program_free(p);
+    }
     return rc;
 }
 
 int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes,
                       const uint32_t *spec, uint32_t n_spec, struct moeflux_err *e)
 {
-    struct interpreted *v = interpreted_of(x);
-    *k = (struct kernel){.args_bytes = args_bytes};
-    const char *label = pipeline_find_name(name);
-    if (!label || n_spec > PIPELINE_MAX_SPEC)
-        return err_set(e, ERR_DEVICE, "no kernel named %s with %u constants is built in", name, n_spec);
+    struct interpreted *v = (struct interpreted *)x;
+    void *all = v->programs;
     bool by_khr = interpreted_caps(x).uses_khr && ends_in(name, "coop");
-    k->label = exec_find_label(x, label);
-    for (; (size_t)k->pipeline < v->n_kernels; k->pipeline++) {
-        const struct prepared *old = &v->kernels[k->pipeline];
-        if (old->name == label && old->by_khr == by_khr && old->n_spec == n_spec &&
-            memcmp(old->spec, spec, n_spec * sizeof *spec) == 0)
-            return 0;
-    }
-    void *all = v->kernels;
-    if (mem_grow(&all, &v->room, v->n_kernels + 1, sizeof *v->kernels, e) < 0)
+    *k = (struct kernel){.args_bytes = args_bytes};
+    if (mem_grow(&all, &v->room, v->kernels.n + 1, sizeof *v->programs, e) < 0)
         return ERR_MEMORY;
-    v->kernels = all;
-    struct prepared *new = &v->kernels[v->n_kernels++];
-    *new = (struct prepared){.name = label, .by_khr = by_khr, .n_spec = n_spec};
-    if (n_spec)
-        memcpy(new->spec, spec, n_spec * sizeof *spec);
+    v->programs = all;
+    v->programs[v->kernels.n] = (struct spirv_program){0};
+    k->pipeline = pipeline_find(&v->kernels, name, by_khr, spec, n_spec, e);
+    if (k->pipeline < 0)
+        return k->pipeline;
+    k->label = exec_find_label(x, v->kernels.all[k->pipeline].name);
     return 0;
 }
 
@@ -222,12 +169,12 @@ int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t arg
 void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,
                    uint32_t gz)
 {
-    struct interpreted *v = interpreted_of(x);
-    struct prepared *p = &v->kernels[k->pipeline];
+    struct interpreted *v = (struct interpreted *)x;
+    struct spirv_program *p = &v->programs[k->pipeline];
     uint64_t start = clock_ns();
-    if (x->fault.code || (!p->is_ready && prepare(v, p, &x->fault) < 0))
+    if (x->fault.code || (!p->n_blocks && prepare(v, &v->kernels.all[k->pipeline], p, &x->fault) < 0))
         return;
-    spirv_dispatch(&p->program, &v->memory, args, k->args_bytes, (const uint32_t[]){gx, gy, gz}, v->seed,
+    spirv_dispatch(p, &v->memory, args, k->args_bytes, (const uint32_t[]){gx, gy, gz}, v->seed,
                    &v->n_lane_operations, &x->fault);
     if (v->memory.n_faults)
         err_set(&x->fault, ERR_DEVICE, "%s", v->memory.fault);
@@ -239,82 +186,42 @@ void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uin
     exec_ask_watch(x);
 }
 
-/* --- batches --- */
-
-static void nothing(struct exec *x)
-{
-    (void)x;
-}
-
-static void interpreted_set_pace(struct exec *x, uint64_t ns)
-{
-    (void)x, (void)ns;
-}
-
-static int interpreted_settle(struct exec *x, uint64_t ns, struct moeflux_err *e)
-{
-    (void)x, (void)ns, (void)e;
-    return 1;
-}
+/* --- opening --- */
 
 static void interpreted_run(struct exec *x, const struct op *what, const void *op, const void *call)
 {
     what->vulkan(op, call, x);
 }
 
-/* The signature is the backend table's. NOLINTNEXTLINE(readability-non-const-parameter) */
-static int interpreted_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e)
+static int set_backend(struct interpreted *v, struct moeflux_err *e)
 {
-    (void)ticket, (void)e;
-    x->stats.n_submits++;
+    struct exec *reference;
+    int rc = exec_reference_open(&reference, &(struct exec_options){0}, e);
+    if (rc < 0)
+        return rc;
+    v->backend = *reference->backend;
+    reference->backend->close(reference);
+    v->base.backend = &v->backend;
+    v->backend.close = interpreted_close;
+    v->backend.caps = interpreted_caps;
+    v->backend.buffer_new = interpreted_buffer_new;
+    v->backend.buffer_import = interpreted_buffer_import;
+    v->backend.buffer_free = interpreted_buffer_free;
+    v->backend.run = interpreted_run;
+    v->backend.each = NULL;
+    v->backend.wake = NULL;
     return 0;
 }
-
-static int interpreted_wait(struct exec *x, uint64_t ticket, struct moeflux_err *e)
-{
-    (void)x, (void)ticket, (void)e;
-    return 0;
-}
-
-static void interpreted_add_stats(const struct exec *x, struct exec_stats *out)
-{
-    (void)x, (void)out;
-}
-
-static const struct backend interpreted_backend = {.close = interpreted_close,
-                                                   .caps = interpreted_caps,
-                                                   .buffer_new = interpreted_buffer_new,
-                                                   .buffer_import = interpreted_buffer_import,
-                                                   .buffer_free = interpreted_buffer_free,
-                                                   .stage_end = interpreted_stage_end,
-                                                   .read = interpreted_read,
-                                                   .watch = nothing,
-                                                   .set_pace = interpreted_set_pace,
-                                                   .wait_idle = interpreted_settle,
-                                                   .begin = nothing,
-                                                   .run = interpreted_run,
-                                                   .concurrent = nothing,
-                                                   .copy = interpreted_copy,
-                                                   .zero = interpreted_zero,
-                                                   .split = nothing,
-                                                   .submit = interpreted_submit,
-                                                   .wait = interpreted_wait,
-                                                   .abandon = nothing,
-                                                   .add_stats = interpreted_add_stats,
-                                                   .reset_stats = nothing};
 
 static bool read_name(struct interpreted *v, const char *device)
 {
     static const char *const forms[] = {
         [IN_QUADS] = "", [IN_ROWS] = "-rows", [DENORM] = "-denorm", [PLAIN] = "-plain"};
-    char rest[16] = "";
-    int n = sscanf(device, "interpreted-%u%15s", &v->lanes, rest);
-    if (n < 1 || v->lanes < 4 || v->lanes > SPIRV_MOST_LANES || (v->lanes & (v->lanes - 1)))
-        return false;
-    for (int i = IN_QUADS; i <= PLAIN; i++)
-        if (strcmp(rest, forms[i]) == 0) {
-            v->form = (enum form)i;
-            return true;
+    for (v->lanes = 4; v->lanes <= SPIRV_MOST_LANES; v->lanes *= 2)
+        for (v->form = IN_QUADS; v->form <= PLAIN; v->form++) {
+            snprintf(v->name, sizeof v->name, "interpreted-%u%s", v->lanes, forms[v->form]);
+            if (strcmp(v->name, device) == 0)
+                return true;
         }
     return false;
 }
@@ -327,16 +234,17 @@ int exec_vulkan_open(struct exec **out, const struct exec_options *o, struct moe
     struct interpreted *v = mem_new(1, sizeof *v, e);
     if (!v)
         return ERR_MEMORY;
-    if (!read_name(v, o->device)) {
+    int rc = read_name(v, o->device)
+                 ? set_backend(v, e)
+                 : err_set(e, ERR_DEVICE, "no device named %s: expected interpreted-4 to interpreted-128",
+                           o->device);
+    if (rc < 0) {
         free(v);
-        return err_set(e, ERR_DEVICE, "no device named %s: expected interpreted-4 to interpreted-128",
-                       o->device);
+        return rc;
     }
     const char *seed = getenv("MOEFLUX_SEED");
-    v->base.backend = &interpreted_backend;
     v->base.profile = o->profile;
     v->seed = seed ? strtoull(seed, NULL, 10) : 1;
-    snprintf(v->name, sizeof v->name, "%s", o->device);
     *out = &v->base;
     return 0;
 }

@@ -1,53 +1,25 @@
 /* Arithmetic over lanes. The loops are the compiler's to vectorise. */
-#include "lane_math.h"
-
 #include <math.h>
 #include <string.h>
 
-/* Nearest, ties to even, as float32; what is over 65504 by half a step is infinite. */
-static inline float rounded_to_half(float x)
-{
-    uint32_t u, sign;
-    memcpy(&u, &x, sizeof u);
-    sign = u & 0x80000000u;
-    u &= 0x7fffffffu;
-    float size, small;
-    uint32_t r = (u + 0xfffu + (u >> 13 & 1)) & ~0x1fffu, bits;
-    memcpy(&size, &u, sizeof size);
-    small = (size + 0.75f) - 0.75f;
-    memcpy(&bits, &small, sizeof bits);
-    r = r >= 0x47800000u ? 0x7f800000u : r;
-    r = u < 0x38800000u ? bits : r;
-    r = u > 0x7f800000u ? 0x7fc00000u : r;
-    r |= sign;
-    memcpy(&x, &r, sizeof x);
-    return x;
-}
+#include "base/f16.h"
+#include "program.h"
 
-/* The bits of a float16 from the same value as float32. */
+/* The bits of the nearest float16, ties to even. What is over 65504 by half a step is infinite; with
+ * f16_from_float nothing is. */
 static inline uint32_t half_bits(float x)
 {
-    uint32_t u;
+    uint32_t u, small;
     memcpy(&u, &x, sizeof u);
     uint32_t sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu;
-    float f;
-    memcpy(&f, &size, sizeof f);
-    uint32_t small = (uint32_t)(int32_t)(size < 0x38800000u ? f * 0x1p24f : 0);
-    uint32_t r = size < 0x38800000u ? small : (size >> 13) - (112u << 10);
-    r = size >= 0x7f800000u ? 0x7c00u : r;
+    /* A number without an exponent of its own: the sum's last bit is that of float16's least number. */
+    float sum = fabsf(x) + 0.5f;
+    memcpy(&small, &sum, sizeof small);
+    uint32_t r = ((size + 0xfffu + (size >> 13 & 1)) >> 13) - (112u << 10);
+    r = size < 0x38800000u ? small - 0x3f000000u : r;
+    r = r > 0x7c00u ? 0x7c00u : r;
     r = size > 0x7f800000u ? 0x7e00u : r;
     return sign | r;
-}
-
-static inline float half_value(uint32_t bits)
-{
-    uint32_t exponent = bits >> 10 & 31, mantissa = bits & 1023;
-    uint32_t u = (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | mantissa << 13, r;
-    float small = (float)(int32_t)mantissa * 0x1p-24f, x;
-    memcpy(&r, &small, sizeof r);
-    u = (exponent == 0 ? r : u) | (bits & 0x8000u) << 16;
-    memcpy(&x, &u, sizeof x);
-    return x;
 }
 
 static inline uint64_t address(uint32_t low, uint32_t high, uint32_t idx, uint32_t stride)
@@ -80,6 +52,10 @@ static inline uint64_t address(uint32_t low, uint32_t high, uint32_t idx, uint32
 #define IF_F32(op, expr)  ROW(op, uint32_t, float, expr)
 #define EXT_U32(op, expr) U32(MATH_EXTENDED + op, expr)
 #define EXT_F32(op, expr) F32(MATH_EXTENDED + op, expr)
+/* The same for numbers of several types. */
+#define ARITHMETIC(i, f, operator)    U32(i, x operator y) F32(f, x operator y)
+#define EQUALITY(i, f, operator)      U32(i, x operator y) IF_F32(f, x operator y)
+#define COMPARISON(u, s, f, operator) U32(u, x operator y) IF_I32(s, x operator y) IF_F32(f, x operator y)
 /* NOLINTEND(bugprone-macro-parentheses) */
 
 /* SPIR-V leaves a division by zero open: it gives 0 here. Comments name SPIR-V's instructions. */
@@ -91,14 +67,10 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     ROW(110, int32_t, float, x < 2147483648.0f ? (x >= -2147483648.0f ? (int32_t)x : INT32_MIN) : INT32_MAX)
     ROW(111, float, int32_t, x)  /* ConvertSToF */
     ROW(112, float, uint32_t, x) /* ConvertUToF */
-    U32(126, 0 - x)              /* SNegate */
     F32(127, -x)                 /* FNegate */
-    U32(128, x + y)              /* IAdd */
-    F32(129, x + y)              /* FAdd */
-    U32(130, x - y)              /* ISub */
-    F32(131, x - y)              /* FSub */
-    U32(132, x * y)              /* IMul */
-    F32(133, x * y)              /* FMul */
+    ARITHMETIC(128, 129, +)      /* IAdd, FAdd */
+    ARITHMETIC(130, 131, -)      /* ISub, FSub */
+    ARITHMETIC(132, 133, *)      /* IMul, FMul */
     U32(134, y ? x / y : 0)      /* UDiv */
     F32(136, x / y)              /* FDiv */
     U32(137, y ? x % y : 0)      /* UMod */
@@ -108,22 +80,12 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     U32(167, x & y)              /* LogicalAnd */
     U32(168, x == 0)             /* LogicalNot */
     U32(169, x ? y : w)          /* Select */
-    U32(170, x == y)             /* IEqual */
-    U32(171, x != y)             /* INotEqual */
-    U32(172, x > y)              /* UGreaterThan */
-    IF_I32(173, x > y)           /* SGreaterThan */
-    U32(174, x >= y)             /* UGreaterThanEqual */
-    IF_I32(175, x >= y)          /* SGreaterThanEqual */
-    U32(176, x < y)              /* ULessThan */
-    IF_I32(177, x < y)           /* SLessThan */
-    U32(178, x <= y)             /* ULessThanEqual */
-    IF_I32(179, x <= y)          /* SLessThanEqual */
-    IF_F32(180, x == y)          /* FOrdEqual */
-    IF_F32(183, x != y)          /* FUnordNotEqual */
-    IF_F32(184, x < y)           /* FOrdLessThan */
-    IF_F32(186, x > y)           /* FOrdGreaterThan */
-    IF_F32(188, x <= y)          /* FOrdLessThanEqual */
-    IF_F32(190, x >= y)          /* FOrdGreaterThanEqual */
+    EQUALITY(170, 180, ==)       /* IEqual, FOrdEqual */
+    EQUALITY(171, 183, !=)       /* INotEqual, FUnordNotEqual */
+    COMPARISON(172, 173, 186, >)  /* UGreaterThan, SGreaterThan, FOrdGreaterThan */
+    COMPARISON(174, 175, 190, >=) /* UGreaterThanEqual, SGreaterThanEqual, FOrdGreaterThanEqual */
+    COMPARISON(176, 177, 184, <)  /* ULessThan, SLessThan, FOrdLessThan */
+    COMPARISON(178, 179, 188, <=) /* ULessThanEqual, SLessThanEqual, FOrdLessThanEqual */
     U32(194, x >> (y & 31))      /* ShiftRightLogical */
     U32(195, (uint32_t)((int32_t)x >> (y & 31))) /* ShiftRightArithmetic */
     U32(196, x << (y & 31))      /* ShiftLeftLogical */
@@ -135,10 +97,8 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     EXT_F32(2, rintf(x))         /* RoundEven */
     EXT_F32(4, fabsf(x))         /* FAbs */
     EXT_F32(6, (float)((x > 0) - (x < 0))) /* FSign */
-    EXT_F32(8, floorf(x))        /* Floor */
     EXT_F32(9, ceilf(x))         /* Ceil */
     EXT_F32(27, expf(x))         /* Exp */
-    EXT_F32(28, logf(x))         /* Log */
     EXT_F32(29, exp2f(x))        /* Exp2 */
     EXT_F32(31, sqrtf(x))        /* Sqrt */
     EXT_F32(32, 1.0f / sqrtf(x)) /* InverseSqrt */
@@ -148,13 +108,14 @@ bool lane_math(uint32_t op, size_t n, void *d, const void *a, const void *b, con
     EXT_U32(41, x > y ? x : y)   /* UMax */
     EXT_F32(43, x < y ? y : x > w ? w : x) /* FClamp */
     EXT_F32(50, fmaf(x, y, w))   /* Fma */
-    ROW(MATH_PACK_HALF, uint32_t, float, half_bits(rounded_to_half(x)) | half_bits(rounded_to_half(y)) << 16)
-    BOTH(MATH_UNPACK_HALF, float, uint32_t, half_value(x & 0xffff), half_value(x >> 16))
+    ROW(MATH_PACK_HALF, uint32_t, float, half_bits(x) | half_bits(y) << 16)
+    BOTH(MATH_UNPACK_HALF, float, uint32_t, f16_to_float((uint16_t)x), f16_to_float((uint16_t)(x >> 16)))
     U32(MATH_MOVE, x)
-    F32(MATH_ROUND_HALF, rounded_to_half(x))
+    F32(MATH_ROUND_HALF, f16_to_float((uint16_t)half_bits(x)))
     ROW(MATH_HALF_BITS, uint32_t, float, half_bits(x))
-    ROW(MATH_BITS_HALF, float, uint32_t, half_value(x))
-    /* An address in two words; an index, a stride. */
+    ROW(MATH_BITS_HALF, float, uint32_t, f16_to_float((uint16_t)x))
+    /* An offset, or an address in two words; an index, a stride. */
+    U32(MATH_INDEX, x + y * w)
     BOTH(MATH_ADDRESS, uint32_t, uint32_t, address(x, xs[n + i], y, w), address(x, xs[n + i], y, w) >> 32)
     default:
         return false;

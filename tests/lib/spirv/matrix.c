@@ -1,26 +1,18 @@
 /* Cooperative matrices of a subgroup: 16 x 16, float16 factors, float32 sums in the order of the columns.
  * Which lane has which number Vulkan leaves open: a program has one of two ways, in quads
  * (kernels/lib/quads.glsl) or row by row, so that no kernel relies on either unasked. */
-#include <math.h>
-#include <string.h>
-
 #include "run.h"
 
 enum { SIDE = 16 };
 
 /* Row and column of lane `lane`'s i-th number of a matrix with `cols` columns. */
-static void place(bool in_quads, bool is_second, uint32_t lanes, uint32_t cols, uint32_t lane, uint32_t i,
+static void place(const struct spirv_lanes *s, bool is_second, uint32_t cols, uint32_t lane, uint32_t i,
                   uint32_t *row, uint32_t *col)
 {
-    if (!in_quads) {
-        uint32_t at = i * lanes + lane;
-        *row = at / cols;
-        *col = at % cols;
-        return;
-    }
+    uint32_t at = i * s->n + lane;
     uint32_t line = lane / 4 + i / 4 * 8, along = lane % 4 * 2 + (i & 1) + (i & 2) * 4;
-    *row = is_second ? along : line;
-    *col = is_second ? line : along;
+    *row = !s->p->in_quads ? at / cols : is_second ? along : line;
+    *col = !s->p->in_quads ? at % cols : is_second ? line : along;
 }
 
 static void needs_all(struct spirv_lanes *s, const struct spirv_insn *i)
@@ -30,34 +22,19 @@ static void needs_all(struct spirv_lanes *s, const struct spirv_insn *i)
 }
 
 /* Each lane's numbers; the place is lane 0's. */
-static void access_all(struct spirv_lanes *s, const struct spirv_insn *i, bool is_store)
+void spirv_matrix_access(struct spirv_lanes *s, const struct spirv_insn *i)
 {
-    uint32_t each = i->more & 255, stride = spirv_slot(s, i->b)[0], half = each == 2 ? SPIRV_IS_HALF : 0;
-    uint64_t first = spirv_place(s, i, 0);
+    uint64_t places[SPIRV_MOST_LANES], first = spirv_place(s, i, 0);
+    uint32_t each = i->more & 255, stride = spirv_slot(s, i->b)[0], row, col;
+    bool by_columns = i->more & MATRIX_BY_COLUMNS;
     needs_all(s, i);
-    for (uint32_t k = 0; k < i->n; k++)
+    for (uint32_t k = 0; k < i->n; k++) {
         for (uint32_t l = 0; l < s->n; l++) {
-            uint32_t row, col, *d = spirv_slot(s, i->d + k);
-            place(s->p->in_quads, i->more & MATRIX_IS_SECOND, s->n, i->more >> 16, l, k, &row, &col);
-            uint32_t off =
-                i->more & MATRIX_BY_COLUMNS ? col * stride + row * each : row * stride + col * each;
-            uint8_t *at = spirv_at(s, i, l, first + off, each, is_store ? SPIRV_WRITES : SPIRV_READS);
-            if (!at)
-                return;
-            if (is_store)
-                spirv_set(at, each | half, d[l]);
-            else
-                d[l] = spirv_get(at, each | half);
+            place(s, i->more & MATRIX_IS_SECOND, i->size, l, k, &row, &col);
+            places[l] = first + (by_columns ? col * stride + row * each : row * stride + col * each);
         }
-}
-
-void spirv_matrix_load(struct spirv_lanes *s, const struct spirv_insn *i)
-{
-    access_all(s, i, false);
-}
-void spirv_matrix_store(struct spirv_lanes *s, const struct spirv_insn *i)
-{
-    access_all(s, i, true);
+        spirv_move(s, i, i->d + k, 1, places);
+    }
 }
 
 /* Gathers a whole matrix from the lanes, or spreads it. */
@@ -68,7 +45,7 @@ static void spread(struct spirv_lanes *s, uint32_t slot, uint32_t n, bool is_sec
         float *r = (float *)(void *)spirv_slot(s, slot + k);
         for (uint32_t l = 0; l < s->n; l++) {
             uint32_t row, col;
-            place(s->p->in_quads, is_second, s->n, SIDE, l, k, &row, &col);
+            place(s, is_second, SIDE, l, k, &row, &col);
             *(back ? &r[l] : &m[row][col]) = back ? m[row][col] : r[l];
         }
     }

@@ -1,96 +1,80 @@
-/* Reads a SPIR-V module once: where each id is defined, decorations, the workgroup's size. */
-#include "module.h"
+/* Reads a SPIR-V module once: where ids are defined that are looked up later, decorations, the function's
+ * blocks. */
+#include "compile.h"
 
-#include <stdlib.h>
-
-#include "base/err.h"
-#include "base/mem.h"
-#include "numbers.h"
-
-/* Instructions that define an id: 2 where its type precedes it, 1 where it has none, else 0. */
-static uint32_t result_at(uint32_t op)
+/* The word of its id, if an instruction may be looked up by it: others come in order. */
+static uint32_t id_word(uint32_t op)
 {
     if ((op >= OP_TYPE_VOID && op <= OP_TYPE_FUNCTION) || op == OP_LABEL || op == OP_KHR_MATRIX_TYPE ||
         op == OP_NV_MATRIX_TYPE)
         return 1;
-    bool has_none = op < OP_EXT_INST || (op > OP_EXT_INST && op < OP_TYPE_VOID) ||
-                    op == OP_TYPE_FORWARD_POINTER || op == OP_FUNCTION_END || op == OP_STORE ||
-                    op == OP_DECORATE || op == OP_MEMBER_DECORATE || op == OP_CONTROL_BARRIER ||
-                    op == OP_MEMORY_BARRIER || (op >= OP_LOOP_MERGE && op <= OP_UNREACHABLE) ||
-                    op == OP_EXECUTION_MODE_ID || op == OP_KHR_MATRIX_STORE || op == OP_NV_MATRIX_STORE;
-    return op == OP_UNDEF || !has_none ? 2 : 0;
+    return op == OP_UNDEF || (op >= OP_CONSTANT_TRUE && op <= OP_SPEC_OP) || op == OP_VARIABLE ? 2 : 0;
 }
 
-static int add_decoration(struct spirv_module *m, const struct spirv_decoration_of *d, struct moeflux_err *e)
+static void add_edge(struct spirv_compiler *c, uint32_t label, uint32_t literal)
 {
-    void *all = m->decorations;
-    int rc = mem_grow(&all, &m->room, m->n_decorations + 1, sizeof *m->decorations, e);
-    m->decorations = all;
-    if (rc == 0)
-        m->decorations[m->n_decorations++] = *d;
-    return rc;
+    *COMPILE_ADD(c, edges) = (struct spirv_edge){.label = label, .literal = literal};
+    c->p->blocks[c->p->n_blocks - 1].n_edges++;
 }
 
-static int learn(struct spirv_module *m, uint32_t at, uint32_t n, struct moeflux_err *e)
+/* Blocks and where they lead: first to what is taken where no literal fits. A block without edges returns. */
+static void learn_flow(struct spirv_compiler *c, const uint32_t *in)
 {
-    const uint32_t *in = m->words + at;
-    uint32_t op = in[0] & 0xffff, result = result_at(op);
-    if (result && (n <= result || in[result] == 0 || in[result] >= m->bound))
-        return err_set(e, ERR_FORMAT, "SPIR-V word %u: no id below %u", at, m->bound);
-    if (result)
-        m->at[in[result]] = at;
-    if (op == OP_DECORATE && n >= 3)
-        return add_decoration(m, &(struct spirv_decoration_of){in[1], UINT32_MAX, in[2], n > 3 ? in[3] : 0},
-                              e);
-    if (op == OP_MEMBER_DECORATE && n >= 4)
-        return add_decoration(m, &(struct spirv_decoration_of){in[1], in[2], in[3], n > 4 ? in[4] : 0}, e);
+    struct spirv_program *p = c->p;
+    uint32_t op = op_of(in);
+    if (op == OP_LABEL) {
+        *COMPILE_ADD(c, blocks) = (struct spirv_block){.label = in[1], .first_edge = (uint32_t)p->n_edges};
+        c->ids[in[1]].block = (uint32_t)p->n_blocks;
+    }
+    if (op == OP_LOOP_MERGE)
+        p->blocks[p->n_blocks - 1].is_loop = true;
+    if (op == OP_BRANCH)
+        add_edge(c, in[1], 0);
+    if (op == OP_BRANCH_CONDITIONAL)
+        add_edge(c, in[3], false);
+    if (op == OP_BRANCH_CONDITIONAL || op == OP_SWITCH)
+        add_edge(c, in[2], true);
+    for (uint32_t i = 3; op == OP_SWITCH && i + 1 < length_of(in); i += 2)
+        add_edge(c, in[i + 1], in[i]);
+}
+
+static void learn(struct spirv_compiler *c, const uint32_t *in)
+{
+    uint32_t op = op_of(in), id = id_word(op);
+    if (length_of(in) <= id || (id && (in[id] == 0 || in[id] >= c->bound)))
+        compile_fail(c, "no id of this module", op);
+    if (id)
+        c->ids[in[id]].def = c->at;
+    if (op == OP_DECORATE && c->decorations_at == 0)
+        c->decorations_at = c->at;
     if ((op == OP_EXECUTION_MODE && in[2] == MODE_LOCAL_SIZE) ||
         (op == OP_EXECUTION_MODE_ID && in[2] == MODE_LOCAL_SIZE_ID))
-        m->size_at = at;
-    if (op == OP_FUNCTION && m->main_at)
-        return err_set(e, ERR_FORMAT, "SPIR-V word %u: a second function; expected optimised code", at);
-    if (op == OP_FUNCTION)
-        m->main_at = at;
-    return 0;
+        c->size_at = c->at;
+    if (op == OP_FUNCTION && c->p->n_blocks)
+        compile_fail(c, "a second function; expected optimised code", op);
+    learn_flow(c, in);
 }
 
-int spirv_module_open(struct spirv_module *m, const uint32_t *words, size_t n, struct moeflux_err *e)
+void compile_read(struct spirv_compiler *c)
 {
-    enum { MOST_IDS = 1 << 20 };
-    *m = (struct spirv_module){.words = words, .n = n};
-    if (n < SPIRV_HEADER_WORDS || words[0] != SPIRV_MAGIC || words[SPIRV_BOUND_WORD] > MOST_IDS)
-        return err_set(e, ERR_FORMAT, "not SPIR-V");
-    m->bound = words[SPIRV_BOUND_WORD];
-    m->at = mem_new(m->bound, sizeof *m->at, e);
-    int rc = m->at ? 0 : ERR_MEMORY;
-    for (size_t at = SPIRV_HEADER_WORDS, length; rc == 0 && at < n; at += length) {
-        length = words[at] >> 16;
-        if (length == 0 || length > n - at)
-            rc = err_set(e, ERR_FORMAT, "SPIR-V word %zu: an instruction of %zu words", at, length);
-        else
-            rc = learn(m, (uint32_t)at, (uint32_t)length, e);
+    for (uint32_t length; c->at < c->n_words; c->at += length) {
+        length = length_of(c->words + c->at);
+        if (length == 0 || length > c->n_words - c->at)
+            compile_fail(c, "an instruction that is longer than the module, or empty", length);
+        learn(c, c->words + c->at);
     }
-    if (rc == 0 && (!m->main_at || !m->size_at))
-        rc = err_set(e, ERR_FORMAT, "SPIR-V without a function or a workgroup's size");
-    if (rc < 0)
-        spirv_module_close(m);
-    return rc;
+    if (!c->p->n_blocks || !c->size_at || !c->decorations_at)
+        compile_fail(c, "no function, no workgroup's size or no decorations", c->size_at);
 }
 
-void spirv_module_close(struct spirv_module *m)
+bool compile_decoration(const struct spirv_compiler *c, uint32_t id, uint32_t member, uint32_t decoration,
+                        uint32_t *value)
 {
-    free(m->at);
-    free(m->decorations);
-    *m = (struct spirv_module){0};
-}
-
-bool spirv_decoration(const struct spirv_module *m, uint32_t id, uint32_t member, uint32_t decoration,
-                      uint32_t *value)
-{
-    for (size_t i = 0; i < m->n_decorations; i++) {
-        const struct spirv_decoration_of *d = &m->decorations[i];
-        if (d->id == id && d->member == member && d->decoration == decoration) {
-            *value = d->value;
+    const uint32_t *in = c->words + c->decorations_at;
+    for (; op_of(in) == OP_DECORATE || op_of(in) == OP_MEMBER_DECORATE; in += length_of(in)) {
+        uint32_t at = op_of(in) == OP_DECORATE ? 2 : 3;
+        if (in[1] == id && in[at] == decoration && (at == 2 ? UINT32_MAX : in[2]) == member) {
+            *value = in[at + 1];
             return true;
         }
     }

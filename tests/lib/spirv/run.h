@@ -1,17 +1,62 @@
-/* run.h - a kernel's state while it runs, and the instructions that look at more than a lane's own
- * registers.
+/* run.h - a kernel's state while it runs: lanes, and the memory that they may reach.
  *
  * Lanes go in lockstep under a mask: the lanes at the earliest block run, the others wait, so that all meet
  * at a construct's merge block. Small subgroups go with others, for speed, as a team of up to 64 lanes;
  * instructions of a subgroup see its own lanes alone. The teams of a workgroup take turns at barriers, in a
- * random order. */
+ * random order.
+ *
+ * Two lanes of a workgroup that touch one 32-bit word, one of them writing, need a barrier in between:
+ *   lanes of different subgroups   OpControlBarrier of the workgroup
+ *   lanes of one subgroup          that, or OpControlBarrier of the subgroup. Lockstep orders nothing:
+ *                                  devices that run lanes apart are allowed
+ * For buffers the barrier's semantics, or those of an OpMemoryBarrier before it, include buffers. Atomic
+ * accesses are exempt, and so are accesses of less than a word. Reads of a buffer count in the first
+ * workgroup of a dispatch, and in the others once the dispatch has written to that buffer. */
 #ifndef MOEFLUX_TESTS_SPIRV_RUN_H
 #define MOEFLUX_TESTS_SPIRV_RUN_H
 
-#include "memory.h"
 #include "program.h"
 
-enum spirv_stop { SPIRV_RUNS, SPIRV_AT_BARRIER, SPIRV_DONE };
+/* --- memory (memory.c) --- */
+
+/* One access: when, and by which lane of the workgroup. */
+struct spirv_access {
+    uint32_t epoch;    /* workgroup barriers so far, over all dispatches; 0: never */
+    uint16_t subgroup; /* SPIRV_SEVERAL: more than one */
+    uint16_t lane;     /* SPIRV_SEVERAL: more than one of the subgroup's */
+    uint32_t sub_epoch;
+};
+enum { SPIRV_SEVERAL = 0xffff };
+struct spirv_word {
+    struct spirv_access read, write;
+};
+
+/* A buffer, the shared memory of the workgroup that runs, or the arguments. */
+struct spirv_region {
+    uint64_t address, bytes; /* the kernel's view: 0 where there are no addresses */
+    uint8_t *host;
+    struct spirv_word *words; /* NULL: nobody writes */
+    uint32_t *since;          /* shared memory: [words] the epoch of the first write */
+    uint64_t written_by;      /* the last dispatch that wrote */
+};
+
+struct spirv_memory {
+    struct spirv_region *buffers; /* sorted by address */
+    size_t n_buffers, room, last; /* last: the one that was found last */
+    struct spirv_region shared, args;
+    uint32_t epoch, buffer_epoch, workgroup_epoch;
+    uint64_t dispatch;
+    bool records_reads;
+    char fault[400];
+    uint64_t n_faults;
+};
+
+/* The memory is the caller's until spirv_memory_drop. ERR_MEMORY. */
+int spirv_memory_add(struct spirv_memory *m, uint64_t address, uint64_t bytes, struct moeflux_err *e);
+void spirv_memory_drop(struct spirv_memory *m, uint64_t address);
+void spirv_memory_close(struct spirv_memory *m);
+
+/* --- lanes (run.c) --- */
 
 /* A team: one subgroup or more. */
 struct spirv_lanes {
@@ -28,20 +73,16 @@ struct spirv_lanes {
     uint32_t n_active, n_live;
     uint32_t block, insn;
     uint32_t epochs[SPIRV_MOST_LANES]; /* barriers of each subgroup so far */
-    enum spirv_stop stop;
-    const struct spirv_insn *barrier;
-    bool orders_buffers; /* a memory barrier for buffers came since the last control barrier */
+    const struct spirv_insn *barrier;  /* the one that it waits at, or NULL */
+    bool orders_buffers;               /* a memory barrier for buffers came since the last control barrier */
 };
 
 struct spirv_run {
-    const struct spirv_program *p;
     struct spirv_memory *memory;
-    const uint8_t *args;
-    uint32_t args_bytes, groups[3], group[3];
-    struct spirv_lanes *teams;
+    uint32_t group[3];         /* the workgroup that runs */
+    struct spirv_lanes *teams; /* and all other memory of the run */
     uint32_t n_teams;
-    uint32_t *registers, *temporary;
-    uint8_t *shared;
+    uint32_t *temporary;
     uint64_t rng;
     uint64_t n_lane_operations;
 };
@@ -59,39 +100,41 @@ static inline uint32_t *spirv_slot(const struct spirv_lanes *s, uint32_t slot)
 {
     return s->r + (size_t)slot * s->n;
 }
-
 /* Copies n slots, active lanes alone. */
 void spirv_put(const struct spirv_lanes *s, uint32_t *d, const uint32_t *a, uint32_t n_slots);
+/* Whether all active lanes have the same number; then *value is it. */
+bool spirv_is_uniform(const struct spirv_lanes *s, const uint32_t *x, uint32_t *value);
 
-/* --- memory (memory.c) --- */
+/* --- instructions --- */
 
-/* d: the registers, n numbers; a, imm, storage: where; more: SPIRV_MORE. An atomic has its operand at b and
- * `math`. A variable of the lane's own begins at slot c, has `more` slots and is accessed at b + a. */
+/* Computes d from a, b and c. */
+spirv_run_fn spirv_math;
+
+/* Moves n numbers of each active lane between slots from d on and memory, as `use` says. a, imm, storage:
+ * where. An atomic has its operand at b and `math`. A lane's own variable begins at slot c and has `size`
+ * slots. */
+spirv_run_fn spirv_access;
+/* A number in memory: its bytes, whether it is a float16; the alignment of the first one. */
 enum { SPIRV_IS_HALF = 256 };
 #define SPIRV_MORE(bytes, is_half, align) ((bytes) | ((is_half) ? SPIRV_IS_HALF : 0u) | (align) << 16)
-spirv_run_fn spirv_load, spirv_store, spirv_atomic;
-/* d = a * imm + b; a is below `more`, or that is 0. b may be SPIRV_NO_SLOT. */
-spirv_run_fn spirv_index;
-
-/* An address, or an offset in shared memory or the arguments. */
+/* An address, or an offset where there is none. */
 uint64_t spirv_place(const struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane);
-/* Returns the bytes of one lane's access, after all checks, or NULL: it is a fault, and reported. */
-enum spirv_use { SPIRV_READS, SPIRV_WRITES, SPIRV_ATOMIC };
-uint8_t *spirv_at(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t lane, uint64_t place,
-                  uint32_t bytes, enum spirv_use use);
-/* A number as registers have it, in memory as `more` says. */
-uint32_t spirv_get(const uint8_t *at, uint32_t more);
-void spirv_set(uint8_t *at, uint32_t more, uint32_t value);
+/* Does the same with slots from `slot` on and each lane at a place of its own. */
+void spirv_move(struct spirv_lanes *s, const struct spirv_insn *i, uint32_t slot, uint32_t n,
+                const uint64_t *places);
 
-/* --- subgroups (group.c) --- */
+/* a is below imm. */
+spirv_run_fn spirv_check;
 
-spirv_run_fn spirv_elect, spirv_exchange, spirv_ballot, spirv_ballot_count, spirv_ballot_find, spirv_reduce,
-    spirv_control_barrier, spirv_memory_barrier;
+/* The subgroup's instruction `more` (group.c). imm: 0 a sum of all lanes, 1 and 2 of those up to or before
+ * each; math: how two are added; size: the sum of none. */
+spirv_run_fn spirv_group;
+/* more: the semantics. */
+spirv_run_fn spirv_control_barrier, spirv_memory_barrier;
 
-/* --- matrices (matrix.c) --- */
-
-/* Bits of `more`, above the bytes of a number and below the matrix's columns; b: the stride in bytes. */
+/* Accesses to matrices (matrix.c), with bits of `more` that SPIRV_MORE does not use. b: the stride in bytes;
+ * size: columns. */
 enum { MATRIX_BY_COLUMNS = 512, MATRIX_IS_SECOND = 1024 };
-spirv_run_fn spirv_matrix_load, spirv_matrix_store, spirv_matrix_muladd;
+spirv_run_fn spirv_matrix_access, spirv_matrix_muladd;
 
 #endif

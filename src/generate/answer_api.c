@@ -1,0 +1,102 @@
+/* The answers and pieces of moeflux.h. */
+#include "generate/answer_api.h"
+
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "generate/request.h"
+
+_Static_assert((int)MOEFLUX_STOP_EOS == (int)ANSWER_EOS && (int)MOEFLUX_STOP_LENGTH == (int)ANSWER_LENGTH &&
+                   (int)MOEFLUX_STOP_CONTEXT == (int)ANSWER_CONTEXT &&
+                   (int)MOEFLUX_STOP_INTERRUPTED == (int)ANSWER_INTERRUPTED &&
+                   (int)MOEFLUX_STOP_TEXT == (int)ANSWER_STOP_TEXT &&
+                   (int)MOEFLUX_STOP_CALLS == (int)ANSWER_TOOLS,
+               "two names of one reason");
+
+static struct moeflux_call call_of(const struct answer_call *c)
+{
+    return (struct moeflux_call){c->id, str_text(&c->name), str_text(&c->arguments), c->is_cut};
+}
+
+static enum moeflux_piece_kind kind_of(const struct answer_piece *p)
+{
+    static const enum moeflux_piece_kind events[] = {
+        [ANSWER_CALL_BEGINS] = MOEFLUX_PIECE_CALL_BEGINS,
+        [ANSWER_CALL_ARGUMENTS] = MOEFLUX_PIECE_CALL_ARGUMENTS,
+        [ANSWER_CALL_ENDS] = MOEFLUX_PIECE_CALL_ENDS,
+        [ANSWER_CALL_FAILS] = MOEFLUX_PIECE_CALL_FAILS,
+    };
+    if (p->call)
+        return events[p->event];
+    return p->part == CHAT_THINKING ? MOEFLUX_PIECE_THINKING : MOEFLUX_PIECE_TEXT;
+}
+
+struct moeflux_piece answer_api_piece(const struct answer_piece *p, struct moeflux_call *call,
+                                      struct moeflux_logprob *logprobs)
+{
+    struct moeflux_piece piece = {.kind = kind_of(p), .text = p->text, .len = p->len, .id = p->id};
+    if (p->call) {
+        *call = call_of(p->call);
+        piece.call = call;
+        piece.call_idx = p->call_idx;
+    }
+    for (uint32_t i = 0; p->logprobs && i <= p->n_top; i++)
+        logprobs[i] = (struct moeflux_logprob){p->logprobs[i].id, p->logprobs[i].value};
+    if (p->logprobs) {
+        piece.logprobs = logprobs;
+        piece.n_logprobs = p->n_top;
+    }
+    return piece;
+}
+
+int answer_api_finish(struct moeflux_answer *a, const struct request *r, struct moeflux_err *e)
+{
+    size_t n = a->own.n_calls;
+    if (a->own.stop_text && !(a->stop_text = mem_text(a->own.stop_text, e)))
+        return ERR_MEMORY;
+    if (r->skipped_tool && !(a->skipped_tool = mem_text(r->skipped_tool, e)))
+        return ERR_MEMORY;
+    if (n && !(a->calls = mem_new(n, sizeof *a->calls, e)))
+        return ERR_MEMORY;
+    for (size_t i = 0; i < n; i++)
+        a->calls[i] = call_of(&a->own.calls[i]);
+    return 0;
+}
+
+struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *a)
+{
+    const struct answer *own = &a->own;
+    return (struct moeflux_answer_info){.text = str_text(&own->text),
+                                        .thinking = str_text(&own->thinking),
+                                        .text_len = own->text.len,
+                                        .thinking_len = own->thinking.len,
+                                        .calls = a->calls,
+                                        .n_calls = (uint32_t)own->n_calls,
+                                        .stop = (enum moeflux_stop)own->stop,
+                                        .stop_text = a->stop_text,
+                                        .skipped_tool = a->skipped_tool,
+                                        .seed = a->seed,
+                                        .n_prompt = a->n_prompt,
+                                        .n_reused = a->n_reused,
+                                        .n_tokens = (uint32_t)own->tokens.n,
+                                        .tokens = own->tokens.ids,
+                                        .prompt_ns = a->prompt_ns,
+                                        .decode_ns = own->decode_ns};
+}
+
+void moeflux_answer_free(struct moeflux_answer *a)
+{
+    if (!a)
+        return;
+    answer_free(&a->own);
+    free(a->calls);
+    free(a->stop_text);
+    free(a->skipped_tool);
+    free(a);
+}
+
+const char *moeflux_stop_name(enum moeflux_stop stop)
+{
+    return answer_stop_name((enum answer_stop)stop);
+}

@@ -1,0 +1,28 @@
+/* answer_api.h - the answer of moeflux.h: what the loop of answer.h has left, and how the prompt went. */
+#ifndef MOEFLUX_GENERATE_ANSWER_API_H
+#define MOEFLUX_GENERATE_ANSWER_API_H
+
+#include <stdint.h>
+
+#include "generate/answer.h"
+#include "moeflux.h"
+
+struct request;
+
+struct moeflux_answer {
+    struct answer own;
+    struct moeflux_call *calls;     /* [own.n_calls]; NULL: not made yet, or none */
+    char *stop_text, *skipped_tool; /* NULL: none */
+    uint64_t seed, prompt_ns;
+    uint32_t n_prompt, n_reused; /* tokens */
+};
+
+/* Fills the piece of moeflux.h that stands for `p`. call, logprobs [1 + LOGPROBS_MAX]: room for what it
+ * points to. */
+struct moeflux_piece answer_api_piece(const struct answer_piece *p, struct moeflux_call *call,
+                                      struct moeflux_logprob *logprobs);
+
+/* Completes an answer that has ended: its strings no longer depend on the request `r`. ERR_MEMORY. */
+int answer_api_finish(struct moeflux_answer *a, const struct request *r, struct moeflux_err *e);
+
+#endif

@@ -1,0 +1,450 @@
+/* The chats of moeflux.h: a request becomes an answer by the same steps as in the server, each on the
+ * caller's thread. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "engine/sequence.h"
+#include "generate/answer_api.h"
+#include "generate/batcher.h"
+#include "generate/choice.h"
+#include "generate/constrain.h"
+#include "generate/generator.h"
+#include "generate/prefill.h"
+#include "generate/request.h"
+#include "generate/request_api.h"
+#include "generate/turn_stops.h"
+#include "text/grammar/constraint.h"
+
+/* What a thread needs while it answers. Lanes are kept: their chat templates and logits are used again. */
+struct lane {
+    struct generator generator;
+    struct batcher_slot slot;
+    struct lane *next;
+};
+
+struct moeflux_chat {
+    struct generator generator; /* what the lanes share; its model is borrowed */
+    struct batcher *batcher;
+    pthread_mutex_t lock; /* protects the idle lanes */
+    bool has_lock;
+    struct lane *idle;
+};
+
+/* ---- a chat ---- */
+
+static int prepare(struct moeflux_chat *c, struct moeflux_model *m, struct moeflux_err *e)
+{
+    int rc = generator_of_model(&c->generator, m, e);
+    if (!rc && !c->generator.tokenizer)
+        rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a chat needs", c->generator.dir);
+    if (!rc)
+        rc = generator_prepare(&c->generator, 0, e);
+    if (!rc)
+        rc = constrain_share(&c->generator, e);
+    if (!rc)
+        rc = batcher_new(&c->batcher, m, e);
+    if (!rc && !(c->has_lock = pthread_mutex_init(&c->lock, NULL) == 0))
+        rc = err_set(e, ERR_MEMORY, "out of memory for a lock");
+    return rc;
+}
+
+int moeflux_chat_open(struct moeflux_chat **out, struct moeflux_model *m, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    struct moeflux_chat *c = mem_new(1, sizeof *c, &why);
+    *out = NULL;
+    if (c && prepare(c, m, &why) == 0) {
+        *out = c;
+        return 0;
+    }
+    moeflux_chat_close(c);
+    return err_set(e, why.code, "%s", why.text);
+}
+
+static void free_lane(struct lane *l)
+{
+    generator_unshare(&l->generator);
+    free(l);
+}
+
+void moeflux_chat_close(struct moeflux_chat *c)
+{
+    if (!c)
+        return;
+    for (struct lane *l = c->idle, *next; l; l = next) {
+        next = l->next;
+        free_lane(l);
+    }
+    batcher_free(c->batcher);
+    c->generator.model = NULL;
+    generator_close(&c->generator);
+    if (c->has_lock)
+        pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+/* ---- lanes ---- */
+
+static struct lane *new_lane(struct moeflux_chat *c, struct moeflux_err *e)
+{
+    struct lane *l = mem_new(1, sizeof *l, e);
+    if (!l)
+        return NULL;
+    generator_share(&l->generator, &c->generator, 0);
+    if (!(l->generator.logits = mem_new(c->generator.info.vocab_size, sizeof(float), e))) {
+        free_lane(l);
+        return NULL;
+    }
+    batcher_bind(c->batcher, &l->slot, &l->generator);
+    return l;
+}
+
+/* Returns a lane for a session; NULL: without one, to make the tokens of a prompt. Fails with NULL and `e`
+ * filled. */
+static struct lane *take_lane(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_err *e)
+{
+    pthread_mutex_lock(&c->lock);
+    struct lane *l = c->idle;
+    if (l)
+        c->idle = l->next;
+    pthread_mutex_unlock(&c->lock);
+    if (!l && !(l = new_lane(c, e)))
+        return NULL;
+    struct generator *g = &l->generator;
+    g->sequence = s;
+    g->max_context = s ? s->max_context : c->generator.info.max_context;
+    g->most_prompt_bytes = s ? tokenizer_most_bytes(g->tokenizer, s->max_context) : 0;
+    return l;
+}
+
+static void put_lane(struct moeflux_chat *c, struct lane *l)
+{
+    l->generator.sequence = NULL;
+    l->generator.progress = (struct moeflux_progress){0};
+    pthread_mutex_lock(&c->lock);
+    l->next = c->idle;
+    c->idle = l;
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* ---- the prompt ---- */
+
+/* Reads the fields and makes the tokens of the prompt. The reading changes the fields: a copy of them is
+ * read. */
+static int read_request(const struct moeflux_request *from, struct generator *g, struct request *r,
+                        struct moeflux_err *e)
+{
+    const struct request_options defaults = request_defaults();
+    json_t *fields = json_deep_copy(from->fields);
+    int rc = fields ? request_take(r, fields, &defaults, e)
+                    : err_set(e, ERR_MEMORY, "out of memory for a request");
+    json_decref(fields);
+    return rc ? rc : request_encode(r, g, e);
+}
+
+int64_t moeflux_chat_encode(struct moeflux_chat *c, const struct moeflux_request *r, int32_t *ids, size_t cap,
+                            struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    struct request read = {0};
+    struct lane *l = take_lane(c, NULL, &why);
+    int rc = l ? read_request(r, &l->generator, &read, &why) : ERR_MEMORY;
+    if (!rc && cap > 0)
+        memcpy(ids, read.tokens.ids, size_min(read.tokens.n, cap) * sizeof *ids);
+    int64_t n = rc ? err_set(e, rc, "%s", why.text) : (int64_t)read.tokens.n;
+    request_free(&read);
+    if (l)
+        put_lane(c, l);
+    return n;
+}
+
+/* ---- an answer ---- */
+
+/* An answer that is being computed. */
+struct run {
+    struct moeflux_chat *chat;
+    struct lane *lane;
+    struct moeflux_request *asked;
+    struct choice choice;
+    struct moeflux_answer *answer;
+    bool (*piece)(void *ctx, const struct moeflux_piece *p);
+    void *ctx;
+};
+
+static bool go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    const struct run *r = ctx;
+    (void)what, (void)unit, (void)done, (void)total;
+    return !atomic_load(&r->asked->is_cancelled);
+}
+
+static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+{
+    struct run *r = ctx;
+    struct moeflux_call call;
+    struct moeflux_logprob logprobs[1 + LOGPROBS_MAX];
+    const struct moeflux_piece piece = answer_api_piece(p, &call, logprobs);
+    (void)e;
+    /* Nothing follows a piece that the caller did not want. */
+    if (r->piece && !atomic_load(&r->asked->is_cancelled) && !r->piece(r->ctx, &piece))
+        atomic_store(&r->asked->is_cancelled, true);
+    return 0;
+}
+
+static int check_length(const struct run *r, struct moeflux_err *e)
+{
+    const struct generator *g = &r->lane->generator;
+    size_t n = r->choice.request.tokens.n;
+    if (n <= g->max_context)
+        return 0;
+    return err_set(e, ERR_USAGE, "the request: the prompt has %zu tokens, the session holds %u", n,
+                   g->max_context);
+}
+
+static int choose_seed(struct run *r, struct moeflux_err *e)
+{
+    int64_t seed = r->choice.request.options.seed;
+    r->choice.seed = (uint64_t)seed;
+    int rc = seed < 0 ? generator_draw_seed(&r->choice.seed, e) : 0;
+    r->answer->seed = r->choice.seed;
+    return rc;
+}
+
+/* A function for choice_call. */
+static int prefill(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+                   uint32_t *n_reused, struct moeflux_err *e)
+{
+    const struct run *r = ctx;
+    struct generator *g = &r->lane->generator;
+    const struct prefill p = {.ids = c->request.tokens.ids,
+                              .n = (uint32_t)c->request.tokens.n,
+                              .sampling = sampling,
+                              .stops = c->stops,
+                              .passes_last = true};
+    int rc = prefill_begin(g, &p, n_reused, e);
+    return rc ? rc : prefill_run(g, &p, NULL, e);
+}
+
+/* Evaluates the prompt and decodes the answer. */
+static int compute(struct run *r, struct moeflux_err *e)
+{
+    struct generator *g = &r->lane->generator;
+    struct choice *c = &r->choice;
+    const struct choice_call call = {.generator = g,
+                                     .grammars = &r->chat->generator,
+                                     .slot = &r->lane->slot,
+                                     .sink = {give_piece, r},
+                                     .prefill = prefill,
+                                     .ctx = r};
+    if (!go_on(r, "", "", 0, 0))
+        return ERR_INTERRUPTED;
+    /* A sequence that can be cut anywhere needs no stops. */
+    if (moeflux_session_checkpoint_bytes(g->sequence))
+        turn_stops_find(&c->request, g, &c->stops);
+    int rc = choice_answer(c, &call, &r->answer->own, e);
+    r->answer->n_reused = c->result.n_reused;
+    r->answer->prompt_ns = c->result.prefill_ns;
+    return rc;
+}
+
+static int answer(struct run *r, struct moeflux_err *e)
+{
+    struct generator *g = &r->lane->generator;
+    int rc = read_request(r->asked, g, &r->choice.request, e);
+    r->answer->n_prompt = (uint32_t)r->choice.request.tokens.n;
+    if (!rc)
+        rc = check_length(r, e);
+    if (!rc)
+        rc = choose_seed(r, e);
+    if (rc)
+        return rc;
+    g->progress = (struct moeflux_progress){go_on, r};
+    sequence_watch(g->sequence, &g->progress);
+    rc = compute(r, e);
+    sequence_watch(g->sequence, NULL);
+    if (rc == ERR_INTERRUPTED) {
+        r->answer->own.stop = ANSWER_INTERRUPTED;
+        rc = 0;
+    }
+    return rc ? rc : answer_api_finish(r->answer, &r->choice.request, e);
+}
+
+static int check_session(const struct moeflux_chat *c, const struct moeflux_session *s, struct moeflux_err *e)
+{
+    return s->model == c->generator.model
+               ? 0
+               : err_set(e, ERR_USAGE, "the session belongs to another model than the chat");
+}
+
+static int run(struct run *r, struct moeflux_session *s, struct moeflux_err *e)
+{
+    int rc = check_session(r->chat, s, e);
+    if (rc)
+        return rc;
+    if (!(r->answer = mem_new(1, sizeof *r->answer, e)) || !(r->lane = take_lane(r->chat, s, e)))
+        rc = ERR_MEMORY;
+    if (!rc)
+        rc = answer(r, e);
+    choice_free(&r->choice);
+    if (r->lane)
+        put_lane(r->chat, r->lane);
+    return rc;
+}
+
+int moeflux_chat_answer(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_request *r,
+                        bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
+                        struct moeflux_answer **out, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    struct run of = {.chat = c, .asked = r, .piece = piece, .ctx = ctx};
+    int rc = run(&of, s, &why);
+    atomic_store(&r->is_cancelled, false);
+    if (rc || !out)
+        moeflux_answer_free(of.answer);
+    if (out)
+        *out = rc ? NULL : of.answer;
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+/* ---- several answers ---- */
+
+/* What the threads of several tasks share. */
+struct crowd {
+    struct moeflux_chat *chat;
+    pthread_mutex_t lock; /* held during a callback */
+};
+
+struct member {
+    struct crowd *crowd;
+    struct moeflux_task *task;
+    pthread_t thread;
+    bool has_thread;
+};
+
+static bool give_in_turn(void *ctx, const struct moeflux_piece *p)
+{
+    const struct member *m = ctx;
+    pthread_mutex_lock(&m->crowd->lock);
+    bool more = m->task->piece(m->task->ctx, p);
+    pthread_mutex_unlock(&m->crowd->lock);
+    return more;
+}
+
+static void *answer_task(void *ctx)
+{
+    struct member *m = ctx;
+    struct moeflux_task *t = m->task;
+    moeflux_chat_answer(m->crowd->chat, t->session, t->request, t->piece ? give_in_turn : NULL, m, &t->answer,
+                        &t->err);
+    return NULL;
+}
+
+static int check_tasks(const struct moeflux_task *tasks, uint32_t n, struct moeflux_err *e)
+{
+    if (n > MOEFLUX_MAX_TASKS)
+        return err_set(e, ERR_USAGE, "%u requests at the same time, expected at most %d", n,
+                       MOEFLUX_MAX_TASKS);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < i; k++)
+            if (tasks[i].session == tasks[k].session || tasks[i].request == tasks[k].request)
+                return err_set(e, ERR_USAGE, "requests %u and %u have the same %s", k, i,
+                               tasks[i].session == tasks[k].session ? "session" : "request");
+    return 0;
+}
+
+int moeflux_chat_answer_all(struct moeflux_chat *c, struct moeflux_task *tasks, uint32_t n,
+                            struct moeflux_err *e)
+{
+    struct crowd crowd = {.chat = c};
+    struct member members[MOEFLUX_MAX_TASKS] = {0};
+    int rc = check_tasks(tasks, n, e), n_failed = 0;
+    if (rc)
+        return rc;
+    if (pthread_mutex_init(&crowd.lock, NULL) != 0)
+        return err_set(e, ERR_MEMORY, "out of memory for a lock");
+    for (uint32_t i = 0; i < n; i++) {
+        struct member *m = &members[i];
+        *m = (struct member){.crowd = &crowd, .task = &tasks[i]};
+        tasks[i].answer = NULL;
+        tasks[i].err = (struct moeflux_err){0};
+        m->has_thread = pthread_create(&m->thread, NULL, answer_task, m) == 0;
+        if (!m->has_thread)
+            err_set(&tasks[i].err, ERR_MEMORY, "no thread could be started for the answer");
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (members[i].has_thread)
+            pthread_join(members[i].thread, NULL);
+        n_failed += tasks[i].err.code != 0;
+    }
+    pthread_mutex_destroy(&crowd.lock);
+    return n_failed;
+}
+
+/* ---- grammars ---- */
+
+_Static_assert((int)MOEFLUX_GRAMMAR_RULES == (int)CONSTRAIN_GRAMMAR &&
+                   (int)MOEFLUX_GRAMMAR_JSON_SCHEMA == (int)CONSTRAIN_JSON_SCHEMA &&
+                   (int)MOEFLUX_GRAMMAR_JSON_OBJECT == (int)CONSTRAIN_JSON_OBJECT &&
+                   (int)MOEFLUX_GRAMMAR_REGEX == (int)CONSTRAIN_REGEX,
+               "two names of one kind");
+
+struct moeflux_grammar {
+    struct constraint *constraint;
+};
+
+static int begin_grammar(struct moeflux_grammar *g, struct moeflux_chat *c, enum moeflux_grammar_kind kind,
+                         const char *text, struct moeflux_err *e)
+{
+    static const char *const names[] = {"the grammar", "the schema", "the object", "the expression"};
+    struct str rules = {0};
+    int rc =
+        constrain_grammar((enum constrain_kind)kind, text, text ? strlen(text) : 0, names[kind], &rules, e);
+    if (!rc)
+        rc = constrain_begin(&c->generator, str_text(&rules), &g->constraint, e);
+    str_free(&rules);
+    return rc;
+}
+
+int moeflux_grammar_new(struct moeflux_grammar **out, struct moeflux_chat *c, enum moeflux_grammar_kind kind,
+                        const char *text, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    struct moeflux_grammar *g = *out = mem_new(1, sizeof *g, &why);
+    if (g && begin_grammar(g, c, kind, text, &why) == 0)
+        return 0;
+    moeflux_grammar_free(g);
+    *out = NULL;
+    return err_set(e, why.code, "%s", why.text);
+}
+
+void moeflux_grammar_free(struct moeflux_grammar *g)
+{
+    if (g)
+        constraint_free(g->constraint);
+    free(g);
+}
+
+int moeflux_grammar_next(struct moeflux_grammar *g, const uint64_t **ids, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    int rc = constraint_mask(g->constraint, ids, &why);
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+int moeflux_grammar_accept(struct moeflux_grammar *g, int32_t id, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    int rc = constraint_accept(g->constraint, id, &why);
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+bool moeflux_grammar_may_end(const struct moeflux_grammar *g)
+{
+    return constraint_may_end(g->constraint);
+}

@@ -1,0 +1,383 @@
+#include "generate/jobs.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/clock.h"
+#include "base/mem.h"
+#include "generate/prefix.h"
+
+static struct timespec after(uint32_t ms)
+{
+    return clock_timespec(clock_ns() + (uint64_t)ms * 1000000);
+}
+
+int jobs_init(struct jobs *q, uint32_t most_waiting, struct moeflux_err *e)
+{
+    *q = (struct jobs){.lock = PTHREAD_MUTEX_INITIALIZER, .most_waiting = most_waiting};
+    if (clock_init_cond(&q->more) != 0)
+        return err_set(e, ERR_MEMORY, "out of memory for a lock");
+    q->most_running = UINT32_MAX;
+    return 0;
+}
+
+void jobs_free(struct jobs *q)
+{
+    if (q->most_running)
+        pthread_cond_destroy(&q->more);
+    *q = (struct jobs){0};
+}
+
+struct job *jobs_new(struct choice *choices, uint32_t n, const struct job_calls *calls, void *owner,
+                     struct moeflux_err *e)
+{
+    struct job *j = mem_new(1, sizeof *j, e);
+    if (j && clock_init_cond(&j->changed) != 0) {
+        err_set(e, ERR_MEMORY, "out of memory for a lock");
+        free(j);
+        return NULL;
+    }
+    if (j) {
+        j->choices = choices;
+        j->n = n;
+        j->calls = calls;
+        j->owner = owner;
+        j->holder = JOBS_NO_HOLDER;
+    }
+    return j;
+}
+
+int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_err *e)
+{
+    int rc = 0;
+    pthread_mutex_lock(&q->lock);
+    if (q->closed)
+        rc = err_set(e, ERR_INTERRUPTED, "%s", q->closed);
+    else if (q->n_waiting >= q->most_waiting)
+        rc = err_set(e, ERR_NO_FIT, "%u requests wait already", q->n_waiting);
+    for (size_t i = 0; !rc && i < n; i++) {
+        struct job *j = list[i];
+        j->state = JOB_WAITING;
+        j->added_ns = clock_ns();
+        if (q->last)
+            q->last->next = j;
+        else
+            q->first = j;
+        q->last = j;
+        q->n_waiting++;
+    }
+    pthread_cond_broadcast(&q->more);
+    pthread_mutex_unlock(&q->lock);
+    return rc;
+}
+
+/* Returns whether this group is the one with an idle worker that has the fewest jobs. Of equal ones the first
+ * counts, so that a single conversation stays on one copy. */
+static bool has_fewest(const struct jobs *q, uint32_t group)
+{
+    uint32_t own = q->groups[group].n_running;
+    for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++) {
+        const struct jobs_group *g = &q->groups[i];
+        if (i != group && g->n_idle > 0 && (g->n_running < own || (g->n_running == own && i < group)))
+            return false;
+    }
+    return true;
+}
+
+/* Returns whether the first job waits for its holder. Evaluating the prompt again on another copy costs about
+ * as much as one more job on the holder. It is not worth more than that: all prompts with a common prefix
+ * would have one holder. */
+static bool goes_to_holder(const struct jobs *q)
+{
+    uint32_t holder = q->first->holder, fewest = UINT32_MAX;
+    if (holder == JOBS_NO_HOLDER || q->groups[holder].n_running >= q->groups[holder].n_workers)
+        return false;
+    for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++)
+        if (q->groups[i].n_workers > 0 && q->groups[i].n_running < fewest)
+            fewest = q->groups[i].n_running;
+    return q->groups[holder].n_running <= fewest + 1;
+}
+
+/* Returns whether this group takes the first job. */
+static bool is_next(const struct jobs *q, uint32_t group)
+{
+    return goes_to_holder(q) ? group == q->first->holder : has_fewest(q, group);
+}
+
+void jobs_add_worker(struct jobs *q, uint32_t group)
+{
+    pthread_mutex_lock(&q->lock);
+    q->groups[group].n_workers++;
+    pthread_mutex_unlock(&q->lock);
+}
+
+/* Moves the first waiting job to those that run. The caller holds the lock. */
+static struct job *start_first(struct jobs *q, uint32_t group)
+{
+    struct job *j = q->first;
+    if (!j)
+        return NULL;
+    q->first = j->next;
+    if (!q->first)
+        q->last = NULL;
+    for (struct job *other = q->running; other; other = other->next)
+        other->was_alone = false;
+    j->was_alone = !q->running;
+    j->next = q->running;
+    q->running = j;
+    j->state = JOB_RUNNING;
+    j->group = group;
+    q->groups[group].n_running++;
+    q->n_waiting--;
+    q->n_running++;
+    return j;
+}
+
+struct job *jobs_take(struct jobs *q, uint32_t group)
+{
+    pthread_mutex_lock(&q->lock);
+    q->groups[group].n_idle++;
+    while (!q->closed && !(q->first && q->n_running < q->most_running && is_next(q, group)))
+        pthread_cond_wait(&q->more, &q->lock);
+    q->groups[group].n_idle--;
+    struct job *j = start_first(q, group);
+    /* The next job may belong to another group. */
+    if (j)
+        pthread_cond_broadcast(&q->more);
+    pthread_mutex_unlock(&q->lock);
+    return j;
+}
+
+static void free_piece(struct job_piece *p)
+{
+    str_free(&p->call.name);
+    free(p->logprobs);
+    free(p);
+}
+
+static struct job_piece *copy_piece(const struct answer_piece *p, struct moeflux_err *e)
+{
+    struct job_piece *own = mem_new(1, sizeof *own + p->len, e);
+    if (!own)
+        return NULL;
+    own->piece = *p;
+    own->piece.text = own->text;
+    own->piece.call = &own->call;
+    if (p->len)
+        memcpy(own->text, p->text, p->len);
+    if (p->call && p->event == ANSWER_CALL_BEGINS) {
+        memcpy(own->call.id, p->call->id, sizeof own->call.id);
+        str_add(&own->call.name, str_text(&p->call->name), p->call->name.len);
+    }
+    bool ok = str_ok(&own->call.name);
+    size_t n = p->logprobs ? 1 + (size_t)p->n_top : 0;
+    if (ok && n && (own->logprobs = mem_new(n, sizeof *own->logprobs, e)))
+        memcpy(own->logprobs, p->logprobs, n * sizeof *own->logprobs);
+    own->piece.logprobs = own->logprobs;
+    if (ok && (!n || own->logprobs))
+        return own;
+    free_piece(own);
+    err_set(e, ERR_MEMORY, "out of memory for the answer");
+    return NULL;
+}
+
+int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *piece, struct moeflux_err *e)
+{
+    struct job_piece *p = copy_piece(piece, e);
+    if (!p)
+        return ERR_MEMORY;
+    pthread_mutex_lock(&q->lock);
+    if (j->last)
+        j->last->next = p;
+    else
+        j->first = p;
+    j->last = p;
+    pthread_cond_signal(&j->changed);
+    pthread_mutex_unlock(&q->lock);
+    return 0;
+}
+
+/* Removes a running job from those that run. The caller holds the lock. */
+static void unlink_running(struct jobs *q, const struct job *j)
+{
+    struct job **at = &q->running;
+    while (*at != j)
+        at = &(*at)->next;
+    *at = j->next;
+    q->n_running--;
+    q->groups[j->group].n_running--;
+}
+
+/* Returns the longest common prefix with the jobs of a list, up to `most` if none has more. */
+static uint32_t common_with(const struct job *list, const struct job *j, uint32_t most)
+{
+    const struct token_list *own = &j->choices->request.tokens;
+    for (const struct job *x = list; x; x = x->next) {
+        const struct token_list *other = &x->choices->request.tokens;
+        uint32_t same = prefix_common(own->ids, own->n, other->ids, other->n);
+        if (same > most && same < own->n)
+            most = same;
+    }
+    return most;
+}
+
+uint32_t jobs_common(struct jobs *q, const struct job *j)
+{
+    pthread_mutex_lock(&q->lock);
+    uint32_t most = common_with(q->running, j, common_with(q->first, j, 0));
+    pthread_mutex_unlock(&q->lock);
+    return most;
+}
+
+void jobs_finish(struct jobs *q, struct job *j)
+{
+    pthread_mutex_lock(&q->lock);
+    unlink_running(q, j);
+    j->state = JOB_DONE;
+    q->n_ended++;
+    /* The connection may free the job as soon as the lock is released. */
+    pthread_cond_broadcast(&j->changed);
+    pthread_cond_broadcast(&q->more);
+    pthread_mutex_unlock(&q->lock);
+}
+
+bool jobs_put_back(struct jobs *q, struct job *j, bool freed)
+{
+    pthread_mutex_lock(&q->lock);
+    bool may = (freed || !j->was_alone) && !q->closed;
+    if (may) {
+        unlink_running(q, j);
+        j->state = JOB_WAITING;
+        j->next = q->first;
+        q->first = j;
+        if (!q->last)
+            q->last = j;
+        q->n_waiting++;
+        q->most_running = q->n_running ? q->n_running : 1;
+        pthread_cond_broadcast(&j->changed);
+        pthread_cond_broadcast(&q->more);
+    }
+    pthread_mutex_unlock(&q->lock);
+    return may;
+}
+
+const struct choice *jobs_result(const struct job *j)
+{
+    const struct choice *c = j->choices;
+    while (c + 1 < j->choices + j->n && !c->result.rc)
+        c++;
+    return c;
+}
+
+uint64_t jobs_await(struct jobs *q, uint64_t seen, uint32_t ms)
+{
+    struct timespec until = after(ms);
+    int rc = 0;
+    pthread_mutex_lock(&q->lock);
+    while (q->n_ended == seen && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&q->more, &q->lock, &until);
+    seen = q->n_ended;
+    pthread_mutex_unlock(&q->lock);
+    return seen;
+}
+
+bool jobs_is_done(struct jobs *q, const struct job *j)
+{
+    pthread_mutex_lock(&q->lock);
+    bool is = j->state == JOB_DONE;
+    pthread_mutex_unlock(&q->lock);
+    return is;
+}
+
+struct job_piece *jobs_read(struct jobs *q, struct job *j, uint32_t ms, bool *done)
+{
+    struct timespec until = after(ms);
+    int rc = 0;
+    pthread_mutex_lock(&q->lock);
+    while (!j->first && j->state != JOB_DONE && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&j->changed, &q->lock, &until);
+    struct job_piece *p = j->first;
+    j->first = j->last = NULL;
+    *done = j->state == JOB_DONE;
+    pthread_mutex_unlock(&q->lock);
+    return p;
+}
+
+void jobs_free_pieces(struct job_piece *p)
+{
+    while (p) {
+        struct job_piece *next = p->next;
+        free_piece(p);
+        p = next;
+    }
+}
+
+/* Removes a waiting job. The caller holds the lock. */
+static void unlink_waiting(struct jobs *q, struct job *j)
+{
+    struct job *before = NULL;
+    for (struct job *x = q->first; x != j; x = x->next)
+        before = x;
+    if (before)
+        before->next = j->next;
+    else
+        q->first = j->next;
+    if (q->last == j)
+        q->last = before;
+    q->n_waiting--;
+}
+
+void jobs_release(struct jobs *q, struct job *j)
+{
+    if (!j)
+        return;
+    atomic_store(&j->cancelled, true);
+    pthread_mutex_lock(&q->lock);
+    while (j->state == JOB_RUNNING)
+        pthread_cond_wait(&j->changed, &q->lock);
+    if (j->state == JOB_WAITING)
+        unlink_waiting(q, j);
+    pthread_mutex_unlock(&q->lock);
+    jobs_free_pieces(j->first);
+    pthread_cond_destroy(&j->changed);
+    free(j);
+}
+
+void jobs_close(struct jobs *q, const char *why)
+{
+    pthread_mutex_lock(&q->lock);
+    q->closed = why;
+    while (q->first) {
+        struct job *j = q->first;
+        struct choice_result *r = &j->choices->result;
+        unlink_waiting(q, j);
+        r->rc = err_set(&r->error, ERR_INTERRUPTED, "%s", why);
+        j->state = JOB_DONE;
+        q->n_ended++;
+        pthread_cond_broadcast(&j->changed);
+    }
+    pthread_cond_broadcast(&q->more);
+    pthread_mutex_unlock(&q->lock);
+}
+
+bool jobs_drained(struct jobs *q, uint32_t ms)
+{
+    struct timespec until = after(ms);
+    int rc = 0;
+    pthread_mutex_lock(&q->lock);
+    while (q->n_running && rc != ETIMEDOUT)
+        rc = pthread_cond_timedwait(&q->more, &q->lock, &until);
+    bool none = q->n_running == 0;
+    pthread_mutex_unlock(&q->lock);
+    return none;
+}
+
+void jobs_count(struct jobs *q, uint32_t *n_waiting, uint32_t *n_running)
+{
+    pthread_mutex_lock(&q->lock);
+    *n_waiting = q->n_waiting;
+    *n_running = q->n_running;
+    pthread_mutex_unlock(&q->lock);
+}

@@ -1,0 +1,179 @@
+/* The requests of moeflux.h: fields are collected as JSON, which request.c reads like a line of --batch. */
+#include "generate/request_api.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/json.h"
+#include "base/json_sent.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "generate/answer.h"
+#include "generate/answer_api.h"
+#include "generate/answer_json.h"
+#include "generate/request_fields.h"
+#include "moeflux.h"
+#include "text/chat/chat.h"
+
+enum { MAX_VALUES = 1 << 18 };
+
+int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e)
+{
+    struct moeflux_request *r = *out = mem_new(1, sizeof *r, e);
+    if (r && (r->fields = json_object()))
+        return 0;
+    free(r);
+    *out = NULL;
+    return err_set(e, ERR_MEMORY, "out of memory for a request");
+}
+
+void moeflux_request_free(struct moeflux_request *r)
+{
+    if (r)
+        json_decref(r->fields);
+    free(r);
+}
+
+void moeflux_request_cancel(struct moeflux_request *r)
+{
+    atomic_store(&r->is_cancelled, true);
+}
+
+/* Parses a JSON text. name: begins the errors. The text stands in an array, since the reader takes arrays and
+ * objects only. */
+static int parse(const char *name, const char *text, json_t **out, struct moeflux_err *e)
+{
+    json_error_t why;
+    size_t len = strlen(text);
+    struct str array = {0};
+    if (json_count_values(text, len) > MAX_VALUES)
+        return err_set(e, ERR_FORMAT, "%s: more than %d values", name, MAX_VALUES);
+    str_addf(&array, "[%s]", text);
+    json_t *values = str_ok(&array) ? json_sent_read(array.data, array.len, &why) : NULL;
+    int rc = !str_ok(&array) ? err_set(e, ERR_MEMORY, "out of memory for the field %s", name)
+             : !values       ? err_set(e, ERR_FORMAT, "%s: byte %d: %s", name, why.position - 1, why.text)
+             : json_array_size(values) != 1 ? err_set(e, ERR_FORMAT, "%s: expected one JSON value", name)
+                                            : 0;
+    *out = rc ? NULL : json_incref(json_array_get(values, 0));
+    json_decref(values);
+    str_free(&array);
+    return rc;
+}
+
+/* Returns the name under which a field is kept; NULL with `e` filled. */
+static const char *find_field(const char *name, struct moeflux_err *e)
+{
+    const char *field = request_field_find(name, REQUEST_IN_LINE);
+    if (field && strcmp(field, "id") != 0)
+        return field;
+    err_set(e, ERR_USAGE, "a request has no field \"%.60s\"", name);
+    return NULL;
+}
+
+/* Sets a field; takes ownership of the value. */
+static int set(struct moeflux_request *r, const char *field, json_t *value, struct moeflux_err *e)
+{
+    if (json_is_null(value)) {
+        json_object_del(r->fields, field);
+        return 0;
+    }
+    return json_object_set_new(r->fields, field, value) == 0
+               ? 0
+               : err_set(e, ERR_MEMORY, "out of memory for the field %s", field);
+}
+
+int moeflux_request_set(struct moeflux_request *r, const char *name, const char *json, struct moeflux_err *e)
+{
+    const char *field = find_field(name, e);
+    json_t *value;
+    int rc = field ? parse(field, json, &value, e) : ERR_USAGE;
+    return rc ? rc : set(r, field, value, e);
+}
+
+int moeflux_request_set_text(struct moeflux_request *r, const char *name, const char *text,
+                             struct moeflux_err *e)
+{
+    const char *field = find_field(name, e);
+    return field ? set(r, field, answer_json_text(text, strlen(text)), e) : ERR_USAGE;
+}
+
+/* ---- messages ---- */
+
+/* Returns the array of messages, which is made if there is none; NULL with `e` filled. */
+static json_t *messages_of(struct moeflux_request *r, struct moeflux_err *e)
+{
+    json_t *messages = json_object_get(r->fields, "messages");
+    if (json_is_array(messages))
+        return messages;
+    if (messages)
+        err_set(e, ERR_USAGE, "messages: expected an array of messages to append to");
+    else if (set(r, "messages", json_array(), e) == 0)
+        return json_object_get(r->fields, "messages");
+    return NULL;
+}
+
+/* Appends a message; takes ownership of it. */
+static int append(struct moeflux_request *r, json_t *message, struct moeflux_err *e)
+{
+    json_t *messages = messages_of(r, e);
+    if (!messages) {
+        json_decref(message);
+        return (int)e->code;
+    }
+    return json_array_append_new(messages, message) == 0
+               ? 0
+               : err_set(e, ERR_MEMORY, "out of memory for a message");
+}
+
+int moeflux_request_say(struct moeflux_request *r, const char *role, const char *text, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    json_t *messages = messages_of(r, &why);
+    int rc = messages ? chat_say(messages, role, text, strlen(text), NULL, &why) : why.code;
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+int moeflux_request_add_message(struct moeflux_request *r, const char *json, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    json_t *message;
+    int rc = parse("message", json, &message, &why);
+    if (!rc && !json_is_object(message)) {
+        json_decref(message);
+        rc = err_set(&why, ERR_FORMAT, "message: expected an object");
+    }
+    rc = rc ? rc : append(r, message, &why);
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+/* Returns the complete calls of an answer as JSON. */
+static json_t *complete_calls(const struct answer *a)
+{
+    json_t *calls = json_array();
+    for (size_t i = 0; i < a->n_calls; i++)
+        if (!a->calls[i].is_cut)
+            json_array_append_new(calls, answer_json_call(&a->calls[i]));
+    return calls;
+}
+
+int moeflux_request_add_answer(struct moeflux_request *r, const struct moeflux_answer *a,
+                               struct moeflux_err *e)
+{
+    const struct answer *own = &a->own;
+    struct moeflux_err why = {0};
+    json_t *message = json_object(), *calls = complete_calls(own);
+    json_object_set_new(message, "role", json_string("assistant"));
+    int bad = json_object_set_new(message, "content", answer_json_text(str_text(&own->text), own->text.len));
+    if (own->thinking.len)
+        bad |= json_object_set_new(message, "reasoning_content",
+                                   answer_json_text(str_text(&own->thinking), own->thinking.len));
+    if (json_array_size(calls))
+        bad |= json_object_set(message, "tool_calls", calls);
+    json_decref(calls);
+    int rc = bad ? err_set(&why, ERR_MEMORY, "out of memory for a message") : append(r, message, &why);
+    if (bad)
+        json_decref(message);
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}

@@ -1,0 +1,373 @@
+#include "generate/workers.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "generate/batcher.h"
+#include "generate/choice.h"
+#include "generate/constrain.h"
+#include "generate/generator.h"
+#include "generate/jobs.h"
+#include "generate/prefill.h"
+
+struct worker {
+    struct workers *all;
+    struct copy *copy;
+    pthread_t thread;
+    struct generator generator;
+    struct batcher_slot slot;
+    struct job *job;
+    uint32_t parting; /* tokens that the job's prompt has in common with another prompt; 0: none are known */
+    uint32_t n_held;  /* first tokens of the sequence that were evaluated as a prompt */
+};
+
+/* What the workers of one copy of the model share. */
+struct copy {
+    struct batcher *batcher;
+    pthread_mutex_t lock; /* protects the sequences */
+    struct sequences *sequences;
+};
+
+struct workers {
+    uint32_t n, n_started, n_copies;
+    struct worker *each; /* [n] */
+    struct copy copies[MOEFLUX_MAX_DEVICES];
+    struct jobs *jobs;
+    const struct generator *generator;
+    struct workers_options options;
+    pthread_key_t self; /* the worker of the calling thread */
+    atomic_bool interrupted;
+};
+
+struct workers *workers_new(uint32_t n, struct jobs *jobs, struct moeflux_err *e)
+{
+    struct workers *w = mem_new(1, sizeof *w, e);
+    if (!w)
+        return NULL;
+    w->n = n;
+    w->jobs = jobs;
+    w->each = mem_new(n, sizeof *w->each, e);
+    if (w->each && pthread_key_create(&w->self, NULL) == 0)
+        return w;
+    if (w->each)
+        err_set(e, ERR_MEMORY, "no thread-specific memory is left");
+    free(w->each);
+    free(w);
+    return NULL;
+}
+
+void workers_free(struct workers *w)
+{
+    if (!w)
+        return;
+    for (uint32_t i = 0; i < w->n_copies; i++) {
+        batcher_free(w->copies[i].batcher);
+        pthread_mutex_destroy(&w->copies[i].lock);
+    }
+    pthread_key_delete(w->self);
+    free(w->each);
+    free(w);
+}
+
+/* Returns whether someone waits for what the thread computes: its own answer, or a group of tokens. */
+static bool is_wanted(const struct worker *k)
+{
+    bool is = k->slot.n_group == 0 && k->job && !atomic_load(&k->job->cancelled);
+    for (uint32_t i = 0; i < k->slot.n_group; i++) {
+        const struct worker *other = k->slot.group[i]->owner;
+        is = is || !atomic_load(&other->job->cancelled);
+    }
+    return is;
+}
+
+bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    struct workers *w = ctx;
+    const struct worker *k = pthread_getspecific(w->self);
+    (void)what, (void)unit, (void)done, (void)total;
+    return !k || (!atomic_load(&w->interrupted) && is_wanted(k));
+}
+
+/* ---- which copy ---- */
+
+uint32_t workers_find_holder(struct workers *w, const struct choice *choice)
+{
+    enum { WORTH_IT = 32 }; /* tokens more than on other copies: fewer are evaluated in no time */
+    const struct token_list *t = &choice->request.tokens;
+    uint32_t holder = JOBS_NO_HOLDER, most = 0, second = 0;
+    for (uint32_t i = 0; w->n_copies > 1 && !choice->score && i < w->n_copies; i++) {
+        struct copy *c = &w->copies[i];
+        pthread_mutex_lock(&c->lock);
+        uint32_t here = c->sequences ? sequences_usable(c->sequences, t->ids, (uint32_t)t->n) : 0;
+        pthread_mutex_unlock(&c->lock);
+        if (here > most) {
+            second = most;
+            most = here;
+            holder = i;
+        } else if (here > second) {
+            second = here;
+        }
+    }
+    return most >= second + WORTH_IT ? holder : JOBS_NO_HOLDER;
+}
+
+/* ---- counts ---- */
+
+void workers_count(struct workers *w, struct moeflux_stats *stats, struct sequences_counts *all)
+{
+    *all = (struct sequences_counts){0};
+    for (uint32_t i = 0; i < w->n_copies; i++) {
+        struct copy *c = &w->copies[i];
+        pthread_mutex_lock(&c->lock);
+        const struct sequences_counts counts = sequences_count(c->sequences);
+        pthread_mutex_unlock(&c->lock);
+        all->n += counts.n;
+        all->n_used += counts.n_used;
+        all->n_saved += counts.n_saved;
+        all->bytes += counts.bytes;
+        all->dir_bytes += counts.dir_bytes;
+        all->n_loads += counts.n_loads;
+        all->n_saves += counts.n_saves;
+    }
+    generator_get_stats(w->generator, stats);
+}
+
+const struct moeflux_session *workers_latest(const struct workers *w)
+{
+    return sequences_latest(w->copies[0].sequences);
+}
+
+/* ---- a sequence ---- */
+
+static int take_sequence(struct worker *k, struct moeflux_err *e)
+{
+    const struct choice *first = k->job->choices;
+    const struct token_list *prompt = &first->request.tokens;
+    struct copy *c = k->copy;
+    struct moeflux_session **s = &k->generator.sequence;
+    bool converses = k->all->options.converse;
+    uint32_t with_jobs = converses ? jobs_common(k->all->jobs, k->job) : 0;
+    pthread_mutex_lock(&c->lock);
+    uint32_t with_idle = converses ? sequences_common(c->sequences, prompt->ids, (uint32_t)prompt->n) : 0;
+    k->parting = with_jobs > with_idle ? with_jobs : with_idle;
+    int rc = first->score ? sequences_take_empty(c->sequences, s, e)
+                          : sequences_take(c->sequences, prompt->ids, (uint32_t)prompt->n,
+                                           first->stops.n_shared, s, e);
+    k->n_held = rc ? 0 : sequences_held(c->sequences, *s);
+    pthread_mutex_unlock(&c->lock);
+    return rc;
+}
+
+static void put_sequence(struct worker *k, bool keep)
+{
+    struct moeflux_session *s = k->generator.sequence;
+    k->generator.sequence = NULL;
+    pthread_mutex_lock(&k->copy->lock);
+    if (s && keep)
+        sequences_put(k->copy->sequences, s, k->n_held);
+    else if (s)
+        sequences_drop(k->copy->sequences, s);
+    pthread_mutex_unlock(&k->copy->lock);
+}
+
+/* Frees the memory of an idle sequence. False: there is none. */
+static bool shrink(struct copy *c)
+{
+    pthread_mutex_lock(&c->lock);
+    bool shrunk = sequences_shrink(c->sequences);
+    pthread_mutex_unlock(&c->lock);
+    return shrunk;
+}
+
+/* ---- a prompt ---- */
+
+/* Adds a stop where the prompt parts from others with the same beginning, such as a document with other
+ * questions. Later ones will part there, too. */
+static void stop_at_parting(struct prefix_stops *stops, uint32_t parting, uint32_t n_reused)
+{
+    enum { WORTH_IT = 64 }; /* tokens; an evaluation costs more than fewer of them */
+    if (parting >= n_reused + WORTH_IT)
+        prefix_stop_at(stops, parting, WORTH_IT / 8);
+}
+
+/* Evaluates the prompt; frees memory of idle sequences if there is too little. */
+static int prefill(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+                   uint32_t *n_reused, struct moeflux_err *e)
+{
+    struct worker *k = ctx;
+    struct prefill p = {.ids = c->request.tokens.ids,
+                        .n = (uint32_t)c->request.tokens.n,
+                        .sampling = sampling,
+                        .chunk = k->all->options.keep.chunk,
+                        .n_held = k->n_held,
+                        .stops = c->stops,
+                        .passes_last = k->all->options.converse};
+    int rc;
+    k->n_held = p.n;
+    do {
+        rc = prefill_begin(&k->generator, &p, n_reused, e);
+        p.stops = c->stops;
+        stop_at_parting(&p.stops, k->parting, *n_reused);
+        rc = rc ? rc : prefill_run(&k->generator, &p, NULL, e);
+    } while (rc == ERR_NO_FIT && shrink(k->copy));
+    return rc;
+}
+
+/* ---- a job ---- */
+
+static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+{
+    struct worker *k = ctx;
+    return k->job->calls->piece(k->job, p, e);
+}
+
+/* Answers the job's current choice in the worker's sequence. */
+static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
+{
+    struct choice *c = &k->job->choices[k->job->at];
+    const struct choice_call call = {.generator = &k->generator,
+                                     /* All workers use the grammars that the first one keeps. */
+                                     .grammars = &k->all->each[0].generator,
+                                     .slot = &k->slot,
+                                     .sink = {give_piece, k},
+                                     .prefill = prefill,
+                                     .ctx = k};
+    int rc = c->score ? moeflux_session_clear(k->generator.sequence, e) : 0;
+    k->n_held = c->score ? 0 : k->n_held;
+    return rc ? rc : choice_answer(c, &call, a, e);
+}
+
+/* Returns the result of the last choice that was computed. */
+static int answer_all(struct worker *k, struct job *j)
+{
+    struct choice_result *r = &j->choices->result;
+    int rc = j->calls->begin ? j->calls->begin(j, &r->error) : 0;
+    if (!rc)
+        rc = take_sequence(k, &r->error);
+    for (j->at = 0; j->at < j->n; j->at++) {
+        struct answer a = {0};
+        r = &j->choices[j->at].result;
+        r->rc = rc ? rc : answer(k, &a, &r->error);
+        j->calls->ended(j, &a);
+        rc = r->rc;
+        answer_free(&a);
+        if (rc)
+            break;
+    }
+    return rc;
+}
+
+/* Frees all idle sequences. False: there are none. */
+static bool shrink_all(struct workers *w)
+{
+    bool any = false;
+    for (uint32_t i = 0; i < w->n_copies; i++)
+        while (shrink(&w->copies[i]))
+            any = true;
+    return any;
+}
+
+static void run(struct worker *k, struct job *j)
+{
+    struct workers *w = k->all;
+    k->job = j;
+    bool waits = answer_all(k, j) == ERR_NO_FIT && w->options.waits;
+    put_sequence(k, !waits);
+    k->job = NULL;
+    if (!waits || !jobs_put_back(w->jobs, j, shrink_all(w)))
+        jobs_finish(w->jobs, j);
+}
+
+static void *work(void *ctx)
+{
+    struct worker *k = ctx;
+    pthread_setspecific(k->all->self, k);
+    for (struct job *j; (j = jobs_take(k->all->jobs, (uint32_t)(k->copy - k->all->copies)));)
+        run(k, j);
+    return NULL;
+}
+
+/* ---- all of them ---- */
+
+static int make_copies(struct workers *w, struct moeflux_err *e)
+{
+    const struct generator *g = w->generator;
+    uint32_t n = 1 + g->n_copies;
+    struct sequences_options keep = w->options.keep;
+    keep.max_context = g->max_context;
+    keep.most = div_up(keep.most, n);
+    keep.bytes /= n;
+    int rc = 0;
+    for (w->n_copies = 0; !rc && w->n_copies < n; w->n_copies++) {
+        struct copy *c = &w->copies[w->n_copies];
+        pthread_mutex_init(&c->lock, NULL);
+        rc = sequences_new(&c->sequences, generator_copy(g, w->n_copies), &keep, e);
+        if (!rc)
+            rc = batcher_new(&c->batcher, generator_copy(g, w->n_copies), e);
+    }
+    return rc;
+}
+
+static int make_worker(struct workers *w, uint32_t idx, struct moeflux_err *e)
+{
+    struct worker *k = &w->each[idx];
+    uint32_t copy = idx % w->n_copies;
+    k->all = w;
+    k->copy = &w->copies[copy];
+    k->slot.owner = k;
+    generator_share(&k->generator, w->generator, copy);
+    k->generator.logits = mem_new(k->generator.info.vocab_size, sizeof(float), e);
+    if (!k->generator.logits)
+        return ERR_MEMORY;
+    jobs_add_worker(w->jobs, copy);
+    batcher_bind(k->copy->batcher, &k->slot, &k->generator);
+    return idx == 0 ? constrain_share(&k->generator, e) : 0;
+}
+
+int workers_start(struct workers *w, struct generator *g, const struct workers_options *o,
+                  struct moeflux_err *e)
+{
+    w->generator = g;
+    w->options = *o;
+    int rc = make_copies(w, e);
+    for (uint32_t i = 0; !rc && i < w->n; i++)
+        rc = make_worker(w, i, e);
+    for (uint32_t i = 0; !rc && i < w->n; i++) {
+        if (pthread_create(&w->each[i].thread, NULL, work, &w->each[i]) != 0)
+            rc = err_set(e, ERR_MEMORY, "no thread could be started for the answers");
+        else
+            w->n_started++;
+    }
+    if (rc) {
+        jobs_close(w->jobs, "the workers could not be started");
+        workers_join(w);
+    }
+    return rc;
+}
+
+void workers_interrupt(struct workers *w)
+{
+    atomic_store(&w->interrupted, true);
+}
+
+void workers_join(struct workers *w)
+{
+    if (!w)
+        return;
+    for (uint32_t i = 0; i < w->n_started; i++)
+        pthread_join(w->each[i].thread, NULL);
+    w->n_started = 0;
+    for (uint32_t i = 0; i < w->n; i++)
+        generator_unshare(&w->each[i].generator);
+    /* Others may still ask for a holder. */
+    for (uint32_t i = 0; i < w->n_copies; i++) {
+        struct sequences *q = w->copies[i].sequences;
+        pthread_mutex_lock(&w->copies[i].lock);
+        w->copies[i].sequences = NULL;
+        pthread_mutex_unlock(&w->copies[i].lock);
+        sequences_free(q);
+    }
+}

@@ -1,0 +1,63 @@
+/* workers.h - the pool that computes jobs (jobs.h): threads on one model or several copies of it, each job in
+ * a sequence of its own, with batched decode (batcher.h). */
+#ifndef MOEFLUX_GENERATE_WORKERS_H
+#define MOEFLUX_GENERATE_WORKERS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "generate/sequences.h"
+
+enum { WORKERS_MAX = 64 };
+
+struct choice;
+struct generator;
+struct jobs;
+struct moeflux_err;
+struct moeflux_stats;
+struct workers;
+
+struct workers_options {
+    struct sequences_options keep; /* limits of all copies together; max_context is not used */
+    /* Prompts are turns of conversations: each gets a checkpoint where it parts from another one, too, and
+     * the last stop cuts no evaluation (prefill.passes_last). */
+    bool converse;
+    /* A job that finds too little memory waits until fewer run (jobs_put_back). */
+    bool waits;
+};
+
+/* Creates n workers, at most WORKERS_MAX; starts no thread. Must outlive the model, if its progress callback
+ * uses it. NULL with `e` filled. */
+struct workers *workers_new(uint32_t n, struct jobs *jobs, struct moeflux_err *e);
+
+/* Returns whether an evaluation should continue: false if nobody waits for its answers any more. A function
+ * for moeflux_progress; ctx: the workers. */
+bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total);
+
+/* Starts the threads. g: prepared; must outlive the workers. There must be at least one worker for each copy.
+ * ERR_IO: the directory of sequences. ERR_MEMORY. After a failure no thread runs. */
+int workers_start(struct workers *w, struct generator *g, const struct workers_options *o,
+                  struct moeflux_err *e);
+
+/* Returns job.holder of a choice: the copy that holds the state of its prompt's beginning. */
+uint32_t workers_find_holder(struct workers *w, const struct choice *choice);
+
+/* Returns the statistics of the model and the counts of the sequences. A worker calls it: others would wait
+ * for an evaluation. */
+void workers_count(struct workers *w, struct moeflux_stats *stats, struct sequences_counts *counts);
+
+/* Returns the idle sequence that was used last; NULL: there is none. For one worker; borrowed until the next
+ * job is added. */
+const struct moeflux_session *workers_latest(const struct workers *w);
+
+/* Ends running answers where they are, as if interrupted. */
+void workers_interrupt(struct workers *w);
+
+/* Waits until all workers have ended their jobs, then saves and frees the sequences. Call jobs_close first.
+ * NULL and workers that do not run are legal. */
+void workers_join(struct workers *w);
+
+/* Frees the workers, which were joined. No one may call workers_find_holder any more. NULL is legal. */
+void workers_free(struct workers *w);
+
+#endif
