@@ -485,8 +485,22 @@ struct moeflux_sampler_options {
     /* Subtracted from the logit of a token that the answer contains: once, and for each occurrence. -2 to 2;
      * 0: off. */
     float presence_penalty, frequency_penalty;
+    float typical_p;   /* keep the most typical tokens whose probabilities sum to more than this; 0, 1: all */
+    float top_n_sigma; /* drop logits more than so many deviations below the best; 0 or less: off */
+    uint32_t min_keep; /* the options that drop tokens leave at least so many */
+    /* How often, 0 to 1, the tokens with at least the threshold are dropped, except the least likely one. */
+    float xtc_probability, xtc_threshold;
+    /* A token that would continue a repetition of earlier tokens loses multiplier * base ^ (length of the
+     * repetition - allowed_length), if that is long enough. multiplier 0: off. */
+    float dry_multiplier, dry_base;
+    uint32_t dry_allowed_length;
+    uint32_t dry_penalty_last_n; /* number of last tokens that are searched; at most 2^20 */
+    /* Texts that end a repetition, 1 to 40 bytes each; at most 15. They need the tokenizer. */
+    const char *const *dry_sequence_breakers;
+    uint32_t n_dry_sequence_breakers;
 };
-/* Returns temperature 1, all else off, seed 0. */
+/* Returns temperature 1, all else off, seed 0; xtc_threshold 0.1, dry_base 1.75, dry_allowed_length 2 and
+ * dry_penalty_last_n 64. */
 struct moeflux_sampler_options moeflux_sampler_defaults(void);
 
 /* Creates a sampler. It is deterministic: the same options and logits give the same ids. n_ids: the number of

@@ -3,7 +3,6 @@
 #include <ctype.h>
 #include <poll.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/err.h"
@@ -74,40 +73,36 @@ static bool is_blank(const struct str *text)
     return strspn(at, " \t\r\n") == text->len;
 }
 
-/* Whether stdin is a pipe, a socket or a file, whose text follows -p. A terminal and a device have none. */
-static bool is_piped(void)
-{
-    struct stat st;
-    return fstat(STDIN_FILENO, &st) == 0 &&
-           (S_ISFIFO(st.st_mode) || S_ISREG(st.st_mode) || S_ISSOCK(st.st_mode));
-}
-
 /* Says that the program waits for a pipe: if nobody writes or closes it the program would seem to hang. */
 static void tell_waiting(void)
 {
     enum { PATIENCE_MS = 3000 };
     struct pollfd in = {.fd = STDIN_FILENO, .events = POLLIN};
-    if (poll(&in, 1, PATIENCE_MS) == 0)
-        exit_warn("waiting for the rest of the prompt on stdin (</dev/null: there is none)");
+    if (!isatty(STDIN_FILENO) && poll(&in, 1, PATIENCE_MS) == 0)
+        exit_warn("waiting for the prompt on stdin");
 }
 
-/* Reads the text of -p and what is piped in, after a blank line; with --raw nothing is put between them. */
-static int read_both(struct str *out, const struct options *o, struct moeflux_err *e)
+/* Reads the text of -p and that of -f, after a blank line; with --raw nothing is put between them. stdin
+ * is read only if a flag names it: in a shell's loop it is the loop's. */
+static int read_text(struct str *out, const struct options *o, struct moeflux_err *e)
 {
-    struct str piped = {0};
-    str_add_text(out, o->prompt);
-    int rc = 0;
-    if (o->verb == VERB_RUN && is_piped()) {
+    struct str file = {0};
+    bool is_stdin = o->prompt && strcmp(o->prompt, "-") == 0;
+    const char *path = is_stdin ? "-" : o->file;
+    if (!is_stdin)
+        str_add_text(out, o->prompt);
+    if (!path)
+        return 0;
+    if (strcmp(path, "-") == 0)
         tell_waiting();
-        rc = read_file("-", &piped, e);
-    }
-    if (!rc && !str_ok(&piped))
+    int rc = read_file(path, &file, e);
+    if (!rc && !str_ok(&file))
         rc = err_set(e, ERR_MEMORY, "out of memory for the prompt");
-    if (!rc && (o->raw ? piped.len > 0 : !is_blank(&piped))) {
-        str_add_text(out, o->raw ? "" : "\n\n");
-        str_add(out, str_text(&piped), piped.len);
+    if (!rc && (o->raw || is_stdin ? file.len > 0 : !is_blank(&file))) {
+        str_add_text(out, o->raw || is_stdin ? "" : "\n\n");
+        str_add(out, str_text(&file), file.len);
     }
-    str_free(&piped);
+    str_free(&file);
     return rc;
 }
 
@@ -115,10 +110,11 @@ int prompt_read(struct prompt *p, const struct options *o, struct moeflux_err *e
 {
     int rc = 0;
     const char *path = o->tokens_in ? o->tokens_in : o->file;
-    const char *name = o->prompt ? "-p" : path && strcmp(path, "-") != 0 ? path : "stdin";
+    bool is_text = o->prompt && strcmp(o->prompt, "-") != 0;
+    const char *name = is_text ? "-p" : path && strcmp(path, "-") != 0 ? path : "stdin";
     *p = (struct prompt){.is_ids = o->tokens_in != NULL};
     if (o->prompt)
-        rc = read_both(&p->text, o, e);
+        rc = read_text(&p->text, o, e);
     else
         rc = read_file(path, &p->text, e);
     if (!rc && !str_ok(&p->text))

@@ -180,7 +180,8 @@ static int print_json(struct run *r, struct moeflux_err *e)
     json_object_set_new(object, "model", output_json_text(r->options->model, strlen(r->options->model)));
     json_object_set_new(object, "architecture", json_string(s->info.architecture));
     json_object_set_new(object, "device", json_string(s->info.device));
-    json_object_set_new(object, "stats", stats_engine_json(s));
+    if (r->options->json_full)
+        json_object_set_new(object, "stats", stats_engine_json(s));
     return output_json(r->out, object, e);
 }
 

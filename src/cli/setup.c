@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "cli/chat_template.h"
 #include "cli/exit.h"
 #include "cli/options/options.h"
 #include "cli/place.h"
@@ -143,9 +144,12 @@ int setup_open_for(struct generator *s, const struct options *o, struct bar *bar
                    struct moeflux_progress progress, struct moeflux_err *e)
 {
     struct moeflux_options engine = {.progress = progress, .warning = {warn, (void *)(uintptr_t)o}};
+    struct chat_template template;
     *s = (struct generator){0};
     options_engine(o, &engine);
-    int rc = o->usage ? place_check("--usage", o->usage, e) : 0;
+    int rc = chat_template_read(&template, o, e);
+    if (!rc && o->usage)
+        rc = place_check("--usage", o->usage, e);
     if (!rc && o->replicate)
         rc = open_copies(s, &engine, n_sequences, e);
     else if (!rc) {
@@ -153,6 +157,9 @@ int setup_open_for(struct generator *s, const struct options *o, struct bar *bar
         rc = o->trace ? open_traced(s, &engine, o->trace, e) : generator_open(s, &engine, e);
     }
     bar_end(bar);
+    if (!rc)
+        rc = chat_template_use(&template, s, e);
+    chat_template_free(&template);
     if (!rc && (o->active_experts || o->expert_share < 1))
         tell_experts(o, &s->info);
     if (!rc && o->prefer_resident > 0)

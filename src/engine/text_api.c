@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "engine/breakers.h"
 #include "engine/run/step.h"
 #include "moeflux.h"
 #include "sample/sampler.h"
@@ -84,7 +85,14 @@ const char *moeflux_tokenizer_chat_template(const struct moeflux_tokenizer *t)
 
 struct moeflux_sampler_options moeflux_sampler_defaults(void)
 {
-    return (struct moeflux_sampler_options){.temperature = 1, .top_p = 1, .repeat_penalty = 1};
+    return (struct moeflux_sampler_options){.temperature = 1,
+                                            .top_p = 1,
+                                            .repeat_penalty = 1,
+                                            .typical_p = 1,
+                                            .xtc_threshold = 0.1f,
+                                            .dry_base = 1.75f,
+                                            .dry_allowed_length = 2,
+                                            .dry_penalty_last_n = 64};
 }
 
 /* Returns a bitmap of the ids that have a token. */
@@ -97,24 +105,64 @@ static uint8_t *known_ids(const struct moeflux_tokenizer *t, uint32_t n_ids, str
     return known;
 }
 
+/* Copies the list of texts. ERR_USAGE. */
+static int take_breakers(const struct moeflux_sampler_options *o, const struct moeflux_tokenizer *t,
+                         struct texts *out, struct moeflux_err *e)
+{
+    if (o->n_dry_sequence_breakers > TEXTS_MAX)
+        return err_set(e, ERR_USAGE, "dry_sequence_breakers: %u texts, expected at most %d",
+                       o->n_dry_sequence_breakers, TEXTS_MAX);
+    if (o->n_dry_sequence_breakers && !t)
+        return err_set(e, ERR_USAGE, "dry_sequence_breakers need a tokenizer");
+    for (out->n = 0; out->n < o->n_dry_sequence_breakers; out->n++) {
+        out->values[out->n] = o->dry_sequence_breakers[out->n];
+        if (!*out->values[out->n])
+            return err_set(e, ERR_USAGE, "dry_sequence_breakers: an empty text");
+    }
+    return 0;
+}
+
+static struct sampler *new_sampler(const struct moeflux_sampler_options *o, uint32_t n_ids,
+                                   const struct moeflux_tokenizer *t, struct moeflux_err *e)
+{
+    struct sampler_breakers breakers = {0};
+    struct sampler_options options = {.temperature = o->temperature,
+                                      .top_k = o->top_k,
+                                      .top_p = o->top_p,
+                                      .min_p = o->min_p,
+                                      .typical_p = o->typical_p,
+                                      .top_n_sigma = o->top_n_sigma,
+                                      .min_keep = o->min_keep,
+                                      .xtc_probability = o->xtc_probability,
+                                      .xtc_threshold = o->xtc_threshold,
+                                      .repeat_penalty = o->repeat_penalty,
+                                      .repeat_last = o->repeat_last,
+                                      .presence_penalty = o->presence_penalty,
+                                      .frequency_penalty = o->frequency_penalty,
+                                      .dry_multiplier = o->dry_multiplier,
+                                      .dry_base = o->dry_base,
+                                      .dry_allowed = o->dry_allowed_length,
+                                      .dry_last = o->dry_penalty_last_n,
+                                      .breakers = &breakers,
+                                      .seed = o->seed};
+    struct sampler *made = NULL;
+    uint8_t *known = t ? known_ids(t, n_ids, e) : NULL;
+    if ((!t || known) && take_breakers(o, t, &options.dry_breakers, e) == 0 &&
+        sampler_check(&options, e) == 0 &&
+        breakers_make(t ? t->tokenizer : NULL, &options, &breakers, e) == 0)
+        made = sampler_new(&options, n_ids, known, e);
+    breakers_free(&breakers);
+    free(known);
+    return made;
+}
+
 int moeflux_sampler_new(struct moeflux_sampler **out, const struct moeflux_sampler_options *o, uint32_t n_ids,
                         const struct moeflux_tokenizer *t, struct moeflux_err *e)
 {
-    const struct sampler_options options = {.temperature = o->temperature,
-                                            .top_k = o->top_k,
-                                            .top_p = o->top_p,
-                                            .min_p = o->min_p,
-                                            .repeat_penalty = o->repeat_penalty,
-                                            .repeat_last = o->repeat_last,
-                                            .presence_penalty = o->presence_penalty,
-                                            .frequency_penalty = o->frequency_penalty,
-                                            .seed = o->seed};
     struct moeflux_err why = {0};
-    uint8_t *known = t ? known_ids(t, n_ids, &why) : NULL;
-    *out = known || !t ? mem_new(1, sizeof **out, &why) : NULL;
+    *out = mem_new(1, sizeof **out, &why);
     if (*out)
-        (*out)->sampler = sampler_new(&options, n_ids, known, &why);
-    free(known);
+        (*out)->sampler = new_sampler(o, n_ids, t, &why);
     if (*out && (*out)->sampler)
         return 0;
     moeflux_sampler_free(*out);

@@ -148,26 +148,67 @@ int conversation_copy(struct conversation *to, const struct conversation *from, 
     return rc;
 }
 
-int conversation_answer(struct conversation *c, const struct generator *s, const struct answer *a,
-                        struct moeflux_err *e)
+static int append_text(struct str *to, const struct str *more, struct moeflux_err *e)
 {
-    struct turn *t = conversation_last(c);
+    str_add(to, str_text(more), more->len);
+    return str_ok(to) ? 0 : err_set(e, ERR_MEMORY, "out of memory for the conversation");
+}
+
+/* Appends the answer's tokens and what the template puts after them. */
+static int take_tokens(struct conversation *c, const struct generator *s, const struct answer *a,
+                       struct moeflux_err *e)
+{
     int32_t last = a->tokens.n ? a->tokens.ids[a->tokens.n - 1] : -1;
     bool end_of_turn = a->tokens.n && last == s->chat.turn_close;
     /* An end-of-text token that is not the end of a turn must not stand in the middle of a conversation. */
     bool keep = end_of_turn || (a->stop != ANSWER_EOS && a->stop != ANSWER_TOOLS);
     size_t n = a->tokens.n && !keep ? a->tokens.n - 1 : a->tokens.n;
+    int rc = 0;
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = token_list_add(&c->tokens, a->tokens.ids[i], e);
+    return rc ? rc : chat_end_answer(&s->chat, end_of_turn, &c->tokens, e);
+}
+
+int conversation_answer(struct conversation *c, const struct generator *s, const struct answer *a,
+                        struct moeflux_err *e)
+{
+    struct turn *t = conversation_last(c);
     int rc = copy_text(&t->answer, &a->text, e);
     if (!rc)
         rc = copy_text(&t->thinking, &a->thinking, e);
-    for (size_t i = 0; !rc && i < n; i++)
-        rc = token_list_add(&c->tokens, a->tokens.ids[i], e);
     if (!rc)
-        rc = chat_end_answer(&s->chat, end_of_turn, &c->tokens, e);
+        rc = take_tokens(c, s, a, e);
     t->stop = a->stop;
     t->answered = rc == 0;
     if (rc)
         conversation_unanswer(c);
+    return rc;
+}
+
+bool conversation_reopen(struct conversation *c, const struct chat *chat, bool *in_thinking)
+{
+    const struct turn *t = conversation_last(c);
+    size_t n_tail = chat->tail.n;
+    bool was_cut = t && t->answered && (t->stop == ANSWER_LENGTH || t->stop == ANSWER_INTERRUPTED);
+    *in_thinking = t && t->thinking.len > 0 && t->answer.len == 0;
+    if (!was_cut || c->tokens.n < t->asked + n_tail)
+        return false;
+    c->tokens.n -= n_tail;
+    for (size_t i = t->asked; i < c->tokens.n && chat->think_close >= 0; i++)
+        *in_thinking = *in_thinking && c->tokens.ids[i] != chat->think_close;
+    return true;
+}
+
+int conversation_continue(struct conversation *c, const struct generator *s, const struct answer *a,
+                          struct moeflux_err *e)
+{
+    struct turn *t = conversation_last(c);
+    int rc = append_text(&t->answer, &a->text, e);
+    if (!rc)
+        rc = append_text(&t->thinking, &a->thinking, e);
+    if (!rc)
+        rc = take_tokens(c, s, a, e);
+    t->stop = a->stop;
     return rc;
 }
 

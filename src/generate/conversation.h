@@ -54,6 +54,13 @@ int conversation_copy(struct conversation *to, const struct conversation *from, 
 int conversation_answer(struct conversation *c, const struct generator *s, const struct answer *a,
                         struct moeflux_err *e);
 
+/* Opens the last answer again: removes what conversation_answer put after its tokens. False: there is none
+ * that was stopped before its end. *in_thinking: it ends within its thinking. */
+bool conversation_reopen(struct conversation *c, const struct chat *chat, bool *in_thinking);
+/* Appends more tokens to an answer that was opened again, and closes it. */
+int conversation_continue(struct conversation *c, const struct generator *s, const struct answer *a,
+                          struct moeflux_err *e);
+
 /* Removes the last answer and renders up to the opening of a new one. */
 int conversation_ask_again(struct conversation *c, const struct chat *chat, struct moeflux_err *e);
 /* Removes the last answer; its question stays. */

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "engine/breakers.h"
 #include "engine/run/step.h"
 #include "generate/constrain.h"
 
@@ -162,9 +163,14 @@ int generator_draw_seed(uint64_t *seed, struct moeflux_err *e)
 int generator_new_sampler(struct generator *s, const struct sampler_options *o, const int32_t *ids, size_t n,
                           struct moeflux_err *e)
 {
-    struct sampler *fresh = sampler_new(o, s->info.vocab_size, s->allowed, e);
+    struct sampler_breakers breakers;
+    struct sampler_options own = *o;
+    int rc = breakers_make(s->tokenizer, o, &breakers, e);
+    own.breakers = &breakers;
+    struct sampler *fresh = rc ? NULL : sampler_new(&own, s->info.vocab_size, s->allowed, e);
+    breakers_free(&breakers);
     if (!fresh)
-        return (int)e->code;
+        return rc ? rc : (int)e->code;
     sampler_free(s->sampler);
     s->sampler = fresh;
     s->seed = o->seed;

@@ -23,7 +23,20 @@ struct request_options request_defaults(void)
         .seed = -1,
         .logprobs = REQUEST_NO_LOGPROBS,
         .sampling =
-            {.temperature = 0.7f, .top_k = 20, .top_p = 0.95f, .repeat_penalty = 1.0f, .repeat_last = 64},
+            {
+                .temperature = 0.7f,
+                .top_k = 20,
+                .top_p = 0.95f,
+                .typical_p = 1,
+                .top_n_sigma = -1,
+                .xtc_threshold = 0.1f,
+                .repeat_penalty = 1.0f,
+                .repeat_last = 64,
+                .dry_base = 1.75f,
+                .dry_allowed = 2,
+                .dry_last = 64,
+                .dry_breakers = {4, {"\n", ":", "\"", "*"}},
+            },
     };
 }
 

@@ -140,16 +140,43 @@ static void get_real(struct json_view *v, const struct sampler_field *f, float *
     *out = (float)x;
 }
 
+static int fail_texts(const struct json_view *v, const char *name, int most)
+{
+    return err_set(v->e, ERR_FORMAT, "%s: %s: expected a list of at most %d texts", v->where, name, most);
+}
+
+/* Reads an array of strings, which replaces the list. An empty one means no texts. */
+static void get_texts(struct json_view *v, const struct sampler_field *f, struct texts *out)
+{
+    const json_t *value = json_view_get(v, f->name);
+    if (v->rc || !value)
+        return;
+    if (!json_is_array(value) || json_array_size(value) > TEXTS_MAX) {
+        v->rc = fail_texts(v, f->name, TEXTS_MAX);
+        return;
+    }
+    out->n = 0;
+    for (size_t i = 0; i < json_array_size(value) && !v->rc; i++) {
+        const char *text = json_string_value(json_array_get(value, i));
+        if (text && *text)
+            out->values[out->n++] = text;
+        else if (!text)
+            v->rc = fail_texts(v, f->name, TEXTS_MAX);
+    }
+}
+
 static void get_sampling(struct json_view *v, struct sampler_options *o)
 {
     for (size_t i = 0; i < SAMPLER_N_FIELDS; i++) {
         const struct sampler_field *f = &sampler_fields[i];
         void *field = (char *)o + f->at;
         int64_t n = -2;
-        if (!f->is_whole) {
+        if (f->kind == SAMPLER_LIST)
+            get_texts(v, f, field);
+        if (f->kind == SAMPLER_REAL)
             get_real(v, f, field);
+        if (f->kind != SAMPLER_WHOLE)
             continue;
-        }
         request_fields_whole(v, f->name, -1, (int64_t)f->hi, &n);
         if (n >= -1)
             *(uint32_t *)field = n == -1 ? f->all : (uint32_t)n;

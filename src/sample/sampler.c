@@ -7,24 +7,26 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "sample/candidates.h"
+#include "sample/dry.h"
 #include "sample/weight.h"
 
 #define WORD_BITS 64u
 #define LANES     16u
 #define NOT_AN_ID (-1)
 #define LOG2_E    1.4426950408889634
+/* The scale (struct sampler_rule) of temperature 1. */
+#define NO_TEMPERATURE ((float)LOG2_E)
 
 /* Logits are worked on 64 ids at a time, one word of the bitmaps: loops of a fixed length that the compiler
  * turns into vector code. */
-struct candidate {
-    float logit;
-    uint32_t weight; /* 1 to 2^31, the weight of the largest logit (sample/weight.h) */
-    uint32_t id;
-};
-
 struct sampler {
     struct sampler_options options;
     struct sampler_rule rule; /* all but `random` */
+    uint32_t typical;         /* share in units of 2^-32; 0: all */
+    uint32_t xtc;             /* threshold in units of 2^-32, if xtc_probability is above 0 */
+    struct dry *dry;          /* NULL: off */
+    const uint64_t *dry_ids;  /* [n_words] bit set: has a penalty of `dry` now; NULL: none */
     uint32_t n_ids, n_words;
     uint64_t *blocked;            /* [n_words] bit set: not chosen now */
     uint64_t *never;              /* [n_words] bit set: never chosen */
@@ -47,6 +49,48 @@ static bool in_range(float v, float low, float high)
     return v >= low && v <= high; /* false for NaN */
 }
 
+static int check_filters(const struct sampler_options *o, struct moeflux_err *e)
+{
+    const struct {
+        const char *name;
+        float value, low, high;
+    } all[] = {{"typical-p", o->typical_p, 0, 1},
+               {"top-n-sigma", o->top_n_sigma, -FLT_MAX, FLT_MAX},
+               {"xtc-probability", o->xtc_probability, 0, 1},
+               {"xtc-threshold", o->xtc_threshold, 0, 1}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!in_range(all[i].value, all[i].low, all[i].high))
+            return err_set(e, ERR_USAGE, "%s is %g, expected %s", all[i].name, (double)all[i].value,
+                           all[i].high > 1 ? "a number" : "0 to 1");
+    return 0;
+}
+
+static bool uses_dry(const struct sampler_options *o)
+{
+    return o->dry_multiplier > 0 && o->dry_last > 0;
+}
+
+static int check_dry(const struct sampler_options *o, struct moeflux_err *e)
+{
+    const struct {
+        const char *name;
+        uint32_t value;
+    } lengths[] = {{"dry-allowed-length", o->dry_allowed}, {"dry-penalty-last-n", o->dry_last}};
+    if (!in_range(o->dry_multiplier, 0, FLT_MAX))
+        return err_set(e, ERR_USAGE, "dry-multiplier is %g, expected 0 or more", (double)o->dry_multiplier);
+    if (uses_dry(o) && !in_range(o->dry_base, 1, FLT_MAX))
+        return err_set(e, ERR_USAGE, "dry-base is %g, expected 1 or more", (double)o->dry_base);
+    for (size_t i = 0; i < 2; i++)
+        if (lengths[i].value > SAMPLER_MAX_REPEAT_LAST)
+            return err_set(e, ERR_USAGE, "%s is %u, expected at most %u", lengths[i].name, lengths[i].value,
+                           (uint32_t)SAMPLER_MAX_REPEAT_LAST);
+    for (uint32_t i = 0; i < o->dry_breakers.n; i++)
+        if (strlen(o->dry_breakers.values[i]) > SAMPLER_MAX_BREAKER)
+            return err_set(e, ERR_USAGE, "dry-sequence-breakers: a text of %zu bytes, expected at most %d",
+                           strlen(o->dry_breakers.values[i]), SAMPLER_MAX_BREAKER);
+    return 0;
+}
+
 int sampler_check(const struct sampler_options *o, struct moeflux_err *e)
 {
     if (!(o->temperature >= 0.0f) || isinf(o->temperature))
@@ -55,6 +99,8 @@ int sampler_check(const struct sampler_options *o, struct moeflux_err *e)
         return err_set(e, ERR_USAGE, "top-p is %g, expected more than 0 and at most 1", (double)o->top_p);
     if (!in_range(o->min_p, 0.0f, 1.0f))
         return err_set(e, ERR_USAGE, "min-p is %g, expected 0 to 1", (double)o->min_p);
+    if (check_filters(o, e) < 0 || check_dry(o, e) < 0)
+        return ERR_USAGE;
     if (!(o->repeat_penalty > 0.0f) || isinf(o->repeat_penalty))
         return err_set(e, ERR_USAGE, "repeat-penalty is %g, expected more than 0", (double)o->repeat_penalty);
     if (!in_range(o->presence_penalty, -2.0f, 2.0f))
@@ -74,19 +120,38 @@ static float normal_of(double x)
     return (float)fmin(fmax(x, (double)FLT_MIN), (double)FLT_MAX);
 }
 
+/* Returns a probability in units of 2^-32, at least one of them. */
+static uint32_t share_of(float p)
+{
+    return (uint32_t)fmin(fmax(round((double)p * 0x1p32), 1), UINT32_MAX);
+}
+
+static bool uses_xtc(const struct sampler_options *o)
+{
+    return o->xtc_probability > 0 && o->xtc_threshold <= 0.5f;
+}
+
+static bool uses_typical(const struct sampler_options *o)
+{
+    return o->typical_p > 0 && o->typical_p < 1;
+}
+
 static struct sampler_rule rule_of(const struct sampler_options *o)
 {
     double temperature = (double)o->temperature, penalty = (double)normal_of((double)o->repeat_penalty);
     bool penalises = o->repeat_penalty != 1.0f && o->repeat_last > 0;
-    return (struct sampler_rule){
-        .repeat_last = penalises ? o->repeat_last : 0,
-        .penalty = (float)penalty,
-        .inverse_penalty = normal_of(1 / penalty),
-        .scale = temperature > 0 && o->top_k != 1 ? normal_of(LOG2_E / temperature) : 0,
-        .top_k = o->top_k,
-        .top_p = o->top_p < 1.0f ? (uint32_t)fmax(round((double)o->top_p * 0x1p32), 1) : 0,
-        .min_p = (uint32_t)ceil((double)o->min_p * 0x1p31),
-        .counts = o->presence_penalty != 0 || o->frequency_penalty != 0 || o->n_bias > 0};
+    bool counts = o->presence_penalty != 0 || o->frequency_penalty != 0 || o->n_bias > 0;
+    return (struct sampler_rule){.repeat_last = penalises ? o->repeat_last : 0,
+                                 .penalty = (float)penalty,
+                                 .inverse_penalty = normal_of(1 / penalty),
+                                 .scale =
+                                     temperature > 0 && o->top_k != 1 ? normal_of(LOG2_E / temperature) : 0,
+                                 .top_k = o->top_k,
+                                 .top_p = o->top_p < 1.0f ? share_of(o->top_p) : 0,
+                                 .min_p = (uint32_t)ceil((double)o->min_p * 0x1p31),
+                                 .counts = counts,
+                                 .host_only = counts || uses_dry(o) || uses_typical(o) || uses_xtc(o) ||
+                                              o->top_n_sigma > 0 || o->min_keep > 1};
 }
 
 /* Fills `never`, including the bits past n_ids in the last word. */
@@ -151,7 +216,11 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
         return NULL;
     s->options = *o;
     s->options.bias = NULL;
+    s->options.dry_breakers.n = 0;
+    s->options.breakers = NULL;
     s->rule = rule_of(o);
+    s->typical = uses_typical(o) ? share_of(o->typical_p) : 0;
+    s->xtc = uses_xtc(o) ? share_of(o->xtc_threshold) : 0;
     s->rule.n_ids = n_ids;
     s->n_ids = n_ids;
     s->n_words = div_up(n_ids, WORD_BITS);
@@ -167,7 +236,7 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
     if (s->rule.counts && (!(s->answered = mem_new(s->n_words, sizeof *s->answered, e)) ||
                            !(s->n_answered = mem_new(n_ids, sizeof *s->n_answered, e))))
         goto fail;
-    if (copy_bias(s, o, e) < 0)
+    if (copy_bias(s, o, e) < 0 || (uses_dry(o) && !(s->dry = dry_new(o, n_ids, e))))
         goto fail;
     block(s, allowed);
     if (!sampler_can_pick(s)) {
@@ -196,6 +265,7 @@ void sampler_free(struct sampler *s)
     free(s->logits);
     free(s->word_max);
     free(s->candidates);
+    dry_free(s->dry);
     free(s);
 }
 
@@ -210,6 +280,8 @@ void sampler_accept(struct sampler *s, int32_t id)
         s->n_answered[id]++;
         set_bit(s->answered, id);
     }
+    if (s->dry)
+        dry_accept(s->dry, id);
     if (s->options.repeat_last == 0)
         return;
     int32_t *place = &s->recent[s->recent_at];
@@ -242,6 +314,8 @@ void sampler_reset(struct sampler *s)
         s->recent[i] = NOT_AN_ID;
     s->recent_at = 0;
     s->n_picked = 0;
+    if (s->dry)
+        dry_reset(s->dry);
 }
 
 /* Returns the n-th number of splitmix64; n is 1 or more. */
@@ -283,6 +357,10 @@ static void copy_word(struct sampler *s, uint32_t w, const float *logits, uint32
         uint32_t i = (uint32_t)__builtin_ctzll(bits);
         word[i] -= s->options.presence_penalty +
                    s->options.frequency_penalty * (float)s->n_answered[w * WORD_BITS + i];
+    }
+    for (uint64_t bits = s->dry_ids ? s->dry_ids[w] : 0; bits; bits &= bits - 1) {
+        uint32_t i = (uint32_t)__builtin_ctzll(bits);
+        word[i] -= dry_penalty(s->dry, w * WORD_BITS + i);
     }
     add_bias(s, w, word, next_bias);
     for (uint64_t bits = s->blocked[w]; bits; bits &= bits - 1)
@@ -338,6 +416,7 @@ static int32_t take_logits(struct sampler *s, const float *logits, struct moeflu
 {
     float max = -INFINITY;
     uint32_t best = s->n_words, next_bias = 0;
+    s->dry_ids = s->dry ? dry_find(s->dry) : NULL;
     for (uint32_t w = 0; w < s->n_words; w++) {
         copy_word(s, w, logits, &next_bias);
         float word_max = max_of_word(s->logits + (size_t)w * WORD_BITS);
@@ -355,20 +434,14 @@ static int32_t take_logits(struct sampler *s, const float *logits, struct moeflu
     return rc ? rc : index_in_word(s, best, max);
 }
 
-/* Returns whether `a` comes before `b`: the larger logit, then the lower id. */
-static bool before(const struct candidate *a, const struct candidate *b)
-{
-    return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
-}
-
 /* Sifts in a heap with the last candidate at its top. */
 static void sift_down(struct candidate *heap, uint32_t n, uint32_t at)
 {
     struct candidate c = heap[at];
     for (size_t child; (child = 2 * (size_t)at + 1) < n; at = (uint32_t)child) {
-        if (child + 1 < n && before(&heap[child], &heap[child + 1]))
+        if (child + 1 < n && candidates_before(&heap[child], &heap[child + 1]))
             child++;
-        if (!before(&c, &heap[child]))
+        if (!candidates_before(&c, &heap[child]))
             break;
         heap[at] = heap[child];
     }
@@ -400,41 +473,45 @@ static struct candidate last_of_top(struct sampler *s, uint32_t k)
     return n == k ? heap[0] : (struct candidate){.logit = -INFINITY, .id = s->n_ids};
 }
 
-/* Collects the candidates up to `last` (in the order of before()) that have a weight, by ascending id.
- * Returns how many. */
-static uint32_t collect(struct sampler *s, const struct candidate *last, float max)
+/* Returns the least logit that n-sigma keeps. Blocked ids do not count. */
+static float least_of_sigma(const struct sampler *s, float max)
+{
+    double sum = 0, squares = 0, n = 0;
+    for (uint32_t i = 0; i < s->n_ids; i++)
+        if (s->logits[i] > -INFINITY) {
+            sum += (double)s->logits[i];
+            n++;
+        }
+    for (uint32_t i = 0; i < s->n_ids; i++)
+        if (s->logits[i] > -INFINITY) {
+            double d = (double)s->logits[i] - sum / n;
+            squares += d * d;
+        }
+    return (float)((double)max - (double)s->options.top_n_sigma * sqrt(squares / n));
+}
+
+/* Collects the candidates up to `last` (in the order of candidates_before()) that have a weight with this
+ * scale, by ascending id. Returns how many. */
+static uint32_t collect(struct sampler *s, const struct candidate *last, float max, float scale)
 {
     struct candidate *out = s->candidates;
     uint32_t n = 0, max_bits = sample_bits(max);
     for (uint32_t w = 0; w < s->n_words; w++) {
         float top = s->word_max[w];
-        if (top < last->logit || !sample_weight(sample_exponent(sample_bits(top), max_bits, s->rule.scale)))
+        if (top < last->logit || !sample_weight(sample_exponent(sample_bits(top), max_bits, scale)))
             continue;
         for (uint32_t i = w * WORD_BITS; i < (w + 1) * WORD_BITS; i++) {
             struct candidate c = {.logit = s->logits[i], .id = i};
-            if (c.logit < last->logit || before(last, &c))
+            if (c.logit < last->logit || candidates_before(last, &c))
                 continue;
-            c.weight = sample_weight(sample_exponent(sample_bits(c.logit), max_bits, s->rule.scale));
+            uint32_t bits = sample_bits(c.logit);
+            c.weight = sample_weight(sample_exponent(bits, max_bits, scale));
+            c.key = sample_key(bits);
             if (c.weight)
                 out[n++] = c;
         }
     }
     return n;
-}
-
-static uint64_t total_weight(const struct candidate *c, uint32_t n)
-{
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += c[i].weight;
-    return sum;
-}
-
-/* ceil(sum * share / 2^32) */
-static uint64_t share_of(uint64_t sum, uint32_t share)
-{
-    uint64_t low = (sum & UINT32_MAX) * share, high = (sum >> 32) * share;
-    return high + (low >> 32) + ((low & UINT32_MAX) != 0);
 }
 
 /* floor(sum * random / 2^64) */
@@ -445,51 +522,47 @@ static uint64_t point_of(uint64_t sum, uint64_t random)
     return b * d + (bc >> 32) + (ad >> 32) + (middle >> 32);
 }
 
-/* Keeps the smallest set of first candidates whose weights reach `enough`, in their order. Finds the last
- * one's logit eight bits at a time: a histogram of weights by the next eight bits. Returns how many. */
-static uint32_t take_nucleus(struct candidate *c, uint32_t n, uint64_t enough)
-{
-    uint32_t found = 0, mask = 0, kept = 0;
-    uint64_t sum = 0;
-    for (uint32_t shift = 32; shift > 0;) {
-        uint64_t sums[256] = {0};
-        uint32_t digit = 255;
-        shift -= 8;
-        for (uint32_t i = 0; i < n; i++) {
-            uint32_t key = sample_key(sample_bits(c[i].logit));
-            sums[key >> shift & 255] += (key & mask) == found ? c[i].weight : 0;
-        }
-        while (sum + sums[digit] < enough)
-            sum += sums[digit--];
-        found |= digit << shift;
-        mask |= 255u << shift;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t key = sample_key(sample_bits(c[i].logit));
-        if (key > found || (key == found && sum < enough))
-            c[kept++] = c[i];
-        sum += key == found ? c[i].weight : 0;
-    }
-    return kept;
-}
-
-/* Keeps the candidates whose weight is at least `least`. Returns how many. */
-static uint32_t take_heavy(struct candidate *c, uint32_t n, uint32_t least)
-{
-    uint32_t kept = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (c[i].weight >= least)
-            c[kept++] = c[i];
-    return kept;
-}
-
 static int32_t choose(const struct candidate *c, uint32_t n, uint64_t random)
 {
-    uint64_t point = point_of(total_weight(c, n), random), passed = c[0].weight;
+    uint64_t point = point_of(candidates_sum(c, n), random), passed = c[0].weight;
     uint32_t i = 0;
     while (passed <= point)
         passed += c[++i].weight;
     return (int32_t)c[i].id;
+}
+
+static uint32_t filter(struct sampler *s, uint32_t n, const struct sampler_rule *r)
+{
+    if (r->top_p)
+        n = candidates_top_p(s->candidates, n, r->top_p, s->options.min_keep);
+    /* The largest weight is 2^31, so min-p is itself a weight. */
+    return candidates_min_p(s->candidates, n, r->min_p, s->options.min_keep);
+}
+
+/* Whether XTC drops tokens now. Its number is made from the pick's, so that a pick still takes one. */
+static bool draws_xtc(const struct sampler *s, uint64_t random)
+{
+    return s->xtc && (double)random_of(random, 1) * 0x1p-64 <= (double)s->options.xtc_probability;
+}
+
+/* Filters by typical-p and XTC too, which take probabilities without the temperature. The weights are made
+ * again for each rule, so that the best candidate that is left has the largest one. */
+static uint32_t filter_typical(struct sampler *s, uint32_t n, const struct sampler_rule *r)
+{
+    struct candidate *c = s->candidates;
+    uint32_t keep = s->options.min_keep;
+    if (s->typical) {
+        candidates_weigh(c, n, NO_TEMPERATURE);
+        n = candidates_typical(c, n, NO_TEMPERATURE, s->typical, keep);
+    }
+    candidates_weigh(c, n, r->scale);
+    n = filter(s, n, r);
+    if (draws_xtc(s, r->random)) {
+        candidates_weigh(c, n, NO_TEMPERATURE);
+        n = candidates_xtc(c, n, s->xtc, keep);
+    }
+    candidates_weigh(c, n, r->scale);
+    return n;
 }
 
 struct sampler_rule sampler_next_rule(const struct sampler *s, uint32_t ahead)
@@ -532,9 +605,10 @@ int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err 
     struct candidate last = {.logit = -INFINITY, .id = s->n_ids};
     if (r.top_k && r.top_k < s->n_ids)
         last = last_of_top(s, r.top_k);
-    uint32_t n = collect(s, &last, max);
-    if (r.top_p)
-        n = take_nucleus(s->candidates, n, share_of(total_weight(s->candidates, n), r.top_p));
-    /* The largest weight is 2^31, so min-p is itself a weight. */
-    return choose(s->candidates, take_heavy(s->candidates, n, r.min_p), r.random);
+    float least = s->options.top_n_sigma > 0 ? least_of_sigma(s, max) : -INFINITY;
+    if (least > last.logit)
+        last = (struct candidate){.logit = least, .id = s->n_ids};
+    bool by_itself = s->typical || s->xtc;
+    uint32_t n = collect(s, &last, max, by_itself && r.scale > NO_TEMPERATURE ? NO_TEMPERATURE : r.scale);
+    return choose(s->candidates, by_itself ? filter_typical(s, n, &r) : filter(s, n, &r), r.random);
 }

@@ -9,26 +9,53 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/texts.h"
+
 struct moeflux_err;
 struct sampler;
 
-enum { SAMPLER_MAX_REPEAT_LAST = 1 << 20 };
+enum { SAMPLER_MAX_REPEAT_LAST = 1 << 20, SAMPLER_MAX_TAIL = 20, SAMPLER_MAX_BREAKER = 40 };
 
 struct sampler_bias {
     int32_t id;
     float value;
 };
 
+/* Tokens that end a repetition: a token that contains a text, or one that ends with its beginning, and those
+ * of the rest. */
+struct sampler_breaker {
+    int32_t head;
+    uint32_t n_tail;
+    int32_t tail[SAMPLER_MAX_TAIL];
+};
+struct sampler_breakers {
+    struct sampler_breaker *all; /* [n] */
+    size_t n;
+};
+
 struct sampler_options {
-    float temperature;    /* 0: greedy, the lowest index of the maximum */
-    uint32_t top_k;       /* keep the k largest; 0: all */
-    float top_p;          /* keep the smallest set whose probabilities sum to at least this; 1: all */
-    float min_p;          /* drop ids below min_p times the largest probability; 0: none */
+    float temperature; /* 0: greedy, the lowest index of the maximum */
+    uint32_t top_k;    /* keep the k largest; 0: all */
+    float top_p;       /* keep the smallest set whose probabilities sum to at least this; 1: all */
+    float min_p;       /* drop ids below min_p times the largest probability; 0: none */
+    float typical_p;   /* keep the most typical ids whose probabilities sum to more than this; 1 or 0: all */
+    float top_n_sigma; /* drop logits more than so many deviations below the best; 0 or less: none */
+    uint32_t min_keep; /* top-p, min-p, typical-p and XTC leave at least so many ids */
+    /* sampler_pick says what XTC does; probability 0 or threshold above 0.5: off */
+    float xtc_probability, xtc_threshold;
     float repeat_penalty; /* positive logits are divided by it, others multiplied; 1: off */
     uint32_t repeat_last; /* last tokens to which repeat_penalty applies; at most SAMPLER_MAX_REPEAT_LAST */
     /* Subtracted from the logits of the answer's tokens: once; for each occurrence. -2 to 2; 0: off. */
     float presence_penalty, frequency_penalty;
-    const struct sampler_bias *bias; /* [n_bias] added to the logits of distinct ids; copied */
+    /* Subtracted from the logit of an id that would continue a repetition: multiplier * base ^ (tokens that
+     * are repeated - allowed), if that is not negative. The last dry_last tokens are searched. multiplier 0
+     * or last 0: off. */
+    float dry_multiplier, dry_base;
+    uint32_t dry_allowed, dry_last;
+    /* texts of up to SAMPLER_MAX_BREAKER bytes, of which the caller makes `breakers` */
+    struct texts dry_breakers;
+    const struct sampler_breakers *breakers; /* no repetition goes past them; copied; NULL: none */
+    const struct sampler_bias *bias;         /* [n_bias] added to the logits of distinct ids; copied */
     uint32_t n_bias;
     uint64_t seed;
 };
@@ -44,7 +71,8 @@ struct sampler_rule {
     uint32_t top_k;  /* 0: all */
     uint32_t top_p;  /* probability in units of 2^-32; 0: all */
     uint32_t min_p;  /* smallest weight; the largest logit has weight 2^31 */
-    bool counts;     /* has a presence or frequency penalty or a bias: only sampler_pick can choose */
+    bool counts;     /* has a presence or frequency penalty or a bias */
+    bool host_only;  /* has one of these or an option that is not named here: only sampler_pick can choose */
     uint64_t random; /* fraction in units of 2^-64 */
 };
 
@@ -75,11 +103,17 @@ void sampler_reset(struct sampler *s);
 /* Returns whether there is an id that is not blocked. */
 bool sampler_can_pick(const struct sampler *s);
 
-/* Chooses an id. Order: repeat penalty (once for each distinct token), presence and frequency penalty, bias,
- * top-k, temperature, softmax, top-p, min-p, draw. Of equal logits the lowest id comes first. Never chooses a
- * logit of -infinity, nor an id with less than 2^-32 of the largest probability. Never allocates. Returns the
- * id, or ERR_DEVICE: the logit of an allowed id is NaN or +infinity (the message names the id), or all of
- * them are -infinity. */
+/* Chooses an id. Order: repeat penalty (once for each distinct token), presence and frequency penalty, DRY,
+ * bias, n-sigma, top-k, typical-p, temperature, softmax, top-p, min-p, XTC, draw. typical-p and XTC take the
+ * probabilities that their ids have without the temperature.
+ *
+ * XTC: with xtc_probability, of the ids that have at least xtc_threshold all but the least likely are
+ * dropped. Whether it does is decided by a number that is made from the pick's own random number, so it
+ * depends on seed and position alone. Without ids to drop, or with fewer than min_keep left, nothing happens.
+ *
+ * Of equal logits the lowest id comes first. Never chooses a logit of -infinity, nor an id with less than
+ * 2^-32 of the largest probability. Never allocates. Returns the id, or ERR_DEVICE: the logit of an allowed
+ * id is NaN or +infinity (the message names the id), or all of them are -infinity. */
 int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e);
 
 /* --- sampling on a device (ops/sample/sample.h): of the next token or of the one after it --- */

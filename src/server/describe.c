@@ -6,6 +6,7 @@
 
 #include "generate/answer_json.h"
 #include "generate/generator.h"
+#include "sample/sampler_fields.h"
 #include "server/endpoints.h"
 #include "server/http_request.h"
 #include "server/state.h"
@@ -57,15 +58,28 @@ int describe_model(struct http_request *req)
     return http_request_refuse(req);
 }
 
+static json_t *texts_json(const struct texts *t)
+{
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < t->n; i++)
+        json_array_append_new(list, text_json(t->values[i]));
+    return list;
+}
+
 /* Returns the values of sampling options that a request does not have. */
 static json_t *params_json(const struct request_options *o)
 {
-    const struct sampler_options *s = &o->sampling;
-    return json_pack("{s: f, s: I, s: f, s: f, s: f, s: f, s: f, s: I}", "temperature",
-                     (double)s->temperature, "top_k", (json_int_t)s->top_k, "top_p", (double)s->top_p,
-                     "min_p", (double)s->min_p, "repeat_penalty", (double)s->repeat_penalty,
-                     "presence_penalty", (double)s->presence_penalty, "frequency_penalty",
-                     (double)s->frequency_penalty, "n_predict", (json_int_t)o->predict);
+    json_t *params = json_object();
+    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++) {
+        const struct sampler_field *f = &sampler_fields[i];
+        const void *field = (const char *)&o->sampling + f->at;
+        json_t *value = f->kind == SAMPLER_LIST    ? texts_json(field)
+                        : f->kind == SAMPLER_WHOLE ? json_integer((json_int_t) * (const uint32_t *)field)
+                                                   : json_real((double)*(const float *)field);
+        json_object_set_new(params, f->name, value);
+    }
+    json_object_set_new(params, "n_predict", json_integer((json_int_t)o->predict));
+    return params;
 }
 
 int describe_props(struct http_request *req)

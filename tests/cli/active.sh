@@ -23,7 +23,7 @@ cmp -s "$tmp/own" "$tmp/out" || fault "another text: $(cat "$tmp/out")"
 err_empty
 
 claim all_that_computes_uses_them_and_says_so_once
-run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --json
+run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --json=full
 perplexity=$(json 'j["perplexity"]')
 for flags in '--active-experts 2' '--expert-share 0.7'; do
     line=$fewer used='(2, 1.0)'
@@ -34,11 +34,11 @@ for flags in '--active-experts 2' '--expert-share 0.7'; do
     }
     # shellcheck disable=SC2086 # flags are words
     {
-        run 0 "$MOEFLUX" "$@" -p "$story" --no-think -n 3 $flags --json
+        run 0 "$MOEFLUX" "$@" -p "$story" --no-think -n 3 $flags --json=full
         uses_them
-        run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4 --bench-gen 2 --bench-reps 1 $flags --json
+        run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4 --bench-gen 2 --bench-reps 1 $flags --json=full
         uses_them
-        run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" $flags --json
+        run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" $flags --json=full
         uses_them
         json_is "j['perplexity'] != $perplexity" True
         printf '{"prompt": "%s"}\n{"prompt": "Hello"}\n' "$story" >"$tmp/lines"
@@ -50,13 +50,13 @@ done
 
 claim a_comparison_counts_what_tokens_had
 run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --compare --active-experts=2 --compare --expert-share=0.7 \
-    --json
+    --json=full
 cp "$tmp/out" "$tmp/compared"
 run 0 "$MOEFLUX" inspect "$tiny" --device cpu --no-measure --json
 dense=$(json 'j["token_dense_bytes"]') all=$(json 'j["token_expert_bytes"]')
 json_is "[round((r['bytes_per_token'] - $dense) / $all, 6) for r in j['results'][:2]]" '[1.0, 0.5]' \
     "$tmp/compared"
-run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --expert-share 0.7 --json
+run 0 "$MOEFLUX" "$@" --perplexity "$tmp/text" --expert-share 0.7 --json=full
 experts=$(json 'j["stats"]["experts_per_token"]')
 json_is \
     "1 < $experts < 4 and abs((j['results'][2]['bytes_per_token'] - $dense) / $all - $experts / 4) < 1e-5" \
@@ -82,7 +82,7 @@ fails 3 '^moeflux: --memory .* 0.59 MiB.* 0.88 MiB' "$@" --plan --active-experts
 
 claim fewer_experts_are_fewer_bytes_read
 reads() {
-    run 0 "$MOEFLUX" "$@" --raw -p 'Once upon a time' -n 20 --ignore-eos --json --memory 1200K --prefetch none
+    run 0 "$MOEFLUX" "$@" --raw -p 'Once upon a time' -n 20 --ignore-eos --json=full --memory 1200K --prefetch none
     json 'j["stats"]["read_bytes"] if j["stats"]["reads"] else None'
 }
 all=$(reads "$@") some=$(reads "$@" --expert-share 0.7) two=$(reads "$@" --active-experts 2)
@@ -95,7 +95,7 @@ cp "$tmp/state" "$tmp/was"
 run 0 "$MOEFLUX" "$@" --raw -p "$story" -n 3 --prompt-cache "$tmp/state"
 err_line "^moeflux: $tmp/state: .*model.*experts"
 cmp -s "$tmp/state" "$tmp/was" || fault "the state was replaced"
-run 0 "$MOEFLUX" "$@" --raw -p "$story" -n 3 --prompt-cache "$tmp/state" --active-experts 2 --json
+run 0 "$MOEFLUX" "$@" --raw -p "$story" -n 3 --prompt-cache "$tmp/state" --active-experts 2 --json=full
 json_is 'j["reused_tokens"] > 0' True
 
 claim what_makes_no_sense_is_refused

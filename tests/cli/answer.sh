@@ -151,21 +151,64 @@ err_line '^moeflux: .* -n .*--no-think'
 run 0 "$MOEFLUX" -m tests/models/tiny --temp 0 -p 'What is 47 + 38?' -n 5 --no-think
 err_empty
 
-claim what_is_piped_in_follows_the_prompt
 answer() {
     run 0 "$MOEFLUX" -m tests/models/tiny --temp 0 --no-think -n 20 --json "$@"
     json 'j["prompt_tokens"], j["text"]'
 }
+claim a_file_follows_the_prompt
 printf '38?' >"$tmp/piped"
 answer -p "$(printf 'What is 47 +\n\n38?')" >"$tmp/both"
-[ "$(answer -p 'What is 47 +' <"$tmp/piped")" = "$(cat "$tmp/both")" ] ||
+[ "$(answer -p 'What is 47 +' -f "$tmp/piped")" = "$(cat "$tmp/both")" ] ||
     fault "a file is not joined: $(cat "$tmp/both")"
 # shellcheck disable=SC2002 # the test is about a pipe
-[ "$(cat "$tmp/piped" | answer -p 'What is 47 +')" = "$(cat "$tmp/both")" ] || fault 'a pipe is not joined'
-[ "$(answer -p 'What is 47 + 38?')" = "$(echo ' ' | answer -p 'What is 47 + 38?')" ] ||
+[ "$(cat "$tmp/piped" | answer -p 'What is 47 +' -f -)" = "$(cat "$tmp/both")" ] || fault 'a pipe is not joined'
+[ "$(answer -p 'What is 47 + 38?')" = "$(echo ' ' | answer -p 'What is 47 + 38?' -f -)" ] ||
     fault 'blanks are joined'
-[ "$(answer --raw -p 'What is 47 +38?')" = "$(answer --raw -p 'What is 47 +' <"$tmp/piped")" ] ||
+[ "$(answer --raw -p 'What is 47 +38?')" = "$(answer --raw -p 'What is 47 +' -f "$tmp/piped")" ] ||
     fault '--raw adds something'
-[ "$(answer -f "$tmp/piped")" = "$(echo x | answer -f "$tmp/piped")" ] || fault '-f is joined'
+
+claim stdin_is_read_only_if_a_flag_names_it_or_none_gives_a_prompt
+printf 'What is 47 + 38?' >"$tmp/question"
+answer -p 'What is 47 + 38?' >"$tmp/both"
+for flags in '-f -' '-p -' ''; do
+    # shellcheck disable=SC2086 # the flags are words
+    [ "$(answer $flags <"$tmp/question")" = "$(cat "$tmp/both")" ] || fault "'$flags' does not read stdin"
+done
+[ "$(answer -f "$tmp/question")" = "$(echo x | answer -f "$tmp/question")" ] || fault '-f reads stdin'
+# A loop over lines gets all of them.
+printf 'What is 1 + 1?\nWhat is 2 + 2?\nWhat is 3 + 3?\n' |
+    while read -r q; do
+        "$MOEFLUX" -m tests/models/tiny --temp 0 --no-think -n 20 -p "$q" 2>/dev/null
+    done >"$tmp/loop"
+[ "$(wc -l <"$tmp/loop")" = 3 ] || fault "a loop over 3 lines gave $(wc -l <"$tmp/loop") answers"
+
+claim a_template_and_its_variables_come_from_the_command_line
+plain='{% for m in messages %}{{ m.content }}{% endfor %}'
+printf '%s' "$plain" >"$tmp/plain.jinja"
+answer --raw -p 'What is 47 + 38?' >"$tmp/both"
+[ "$(answer --chat-template "$plain" -p 'What is 47 + 38?')" = "$(cat "$tmp/both")" ] || fault 'a text is no template'
+[ "$(answer --chat-template-file "$tmp/plain.jinja" -p 'What is 47 + 38?')" = "$(cat "$tmp/both")" ] ||
+    fault 'a file is no template'
+[ "$(answer --chat-template "{{ who }}$plain" --chat-template-kwargs '{"who": "What is "}' -p '47 + 38?')" = \
+    "$(cat "$tmp/both")" ] || fault 'a variable is not set'
+printf '{"id": 1, "prompt": "38?", "chat_template_kwargs": {"who": "What is 47 + "}}\n' >"$tmp/line"
+run 0 "$MOEFLUX" -m tests/models/tiny --temp 0 -n 20 --chat-template "{{ who }}$plain" \
+    --chat-template-kwargs '{"who": "no"}' --batch "$tmp/line"
+json_is 'j["prompt_tokens"], j["text"]' "$(cat "$tmp/both")"
+fails 2 '^moeflux: --chat-template: chatml: No such' -m tests/models/tiny --chat-template chatml -p x
+fails 2 '^moeflux: --chat-template-kwargs: byte ' -m tests/models/tiny --chat-template-kwargs '{"a": ' -p x
+fails 2 '^moeflux: --chat-template-kwargs: .*object' -m tests/models/tiny --chat-template-kwargs '[]' -p x
+fails 2 '^moeflux: --chat-template .*--raw' -m tests/models/tiny --chat-template "$plain" --raw -p x
+
+claim samplers_are_deterministic_and_have_an_effect
+sampled() { run 0 "$MOEFLUX" -m tests/models/tiny --raw -n 24 --ignore-eos -s 5 --temp 3 --top-p 1 --top-k 0 -p Once "$@"; cat "$tmp/out"; }
+sampled >"$tmp/plain"
+for flags in '--typical-p 0.2' '--top-n-sigma 0.2' '--min-p 0.99 --min-keep 3' '--xtc-probability 1 --xtc-threshold 0.01' \
+    '--dry-multiplier 5 --dry-allowed-length 0'; do
+    # shellcheck disable=SC2086 # the flags are words
+    [ "$(sampled $flags)" = "$(sampled $flags)" ] || fault "$flags: two runs differ"
+    # shellcheck disable=SC2086 # the flags are words
+    [ "$(sampled $flags)" != "$(cat "$tmp/plain")" ] || fault "$flags has no effect"
+done
 
 report

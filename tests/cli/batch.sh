@@ -194,6 +194,37 @@ cp "$tmp/results" "$tmp/eight"
 run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results"
 cmp -s "$tmp/results" "$tmp/eight" || fault "a run with nothing to do has changed the output"
 
+claim results_keep_their_settings_and_others_are_refused
+head -n 1 "$tmp/in" >"$tmp/first"
+rm "$tmp/results"
+run 0 "$MOEFLUX" "$@" --batch "$tmp/first" -o "$tmp/results" --min-p 0.1
+results_are 'r[0]["settings"]["min_p"], "top_p" in r[0]["settings"]' '(0.1, False)'
+cp "$tmp/results" "$tmp/one"
+run 0 "$MOEFLUX" "$@" --batch "$tmp/first" -o "$tmp/results" --min-p 0.1
+run 2 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results" --min-p 0.2
+err_line '^moeflux: .*/results: line 1 has .*other settings: min_p is 0.1 there, 0.2 here (--mix'
+run 2 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results"
+err_line '^moeflux: .*other settings: min_p is 0.1 there, not given here'
+run 2 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results" --min-p 0.1 --system 'Be short.'
+err_line '^moeflux: .*other settings: system is not given there, "Be short." here'
+cmp -s "$tmp/results" "$tmp/one" || fault 'a refused run has changed the output'
+run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results" --mix
+results_are '[x["settings"].get("min_p") for x in r]' '[0.1, None, None, None, None, None, None, None]'
+fails 2 '--mix .*--batch .*--output' -m "$model" --mix -p x
+# Results of an older version have none.
+sed 's/, "settings": .*/}/' "$tmp/eight" >"$tmp/results"
+run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results" --min-p 0.1
+
+claim errors_of_an_earlier_run_are_not_forgotten
+printf '{"prompt": "What is 1 + 1?"}\n{"prompt": 7}\n' >"$tmp/bad"
+rm "$tmp/results"
+run 1 "$MOEFLUX" "$@" --batch "$tmp/bad" -o "$tmp/results"
+run 1 "$MOEFLUX" "$@" --batch "$tmp/bad" -o "$tmp/results"
+err_has '^moeflux: 0 answered, 0 failed, 2 there already'
+err_has '^moeflux: 1 of the requests failed in an earlier run (--retry-failed'
+# The error is another shard's.
+run 0 "$MOEFLUX" "$@" --batch "$tmp/bad" -o "$tmp/results" --shard 1/2
+
 claim a_half_written_result_is_computed_again
 for cut in 1 40 $(($(tail -n 1 "$tmp/eight" | wc -c) - 1)); do
     head -c -"$cut" "$tmp/eight" >"$tmp/results"

@@ -89,7 +89,7 @@ def results_have_the_bodies_of_the_servers_replies(folder):
     assert [x['custom_id'] for x in got] == [f'request-{i}' for i in range(len(BODIES))], got
     n_answered = 0
     for result, (url, body) in zip(got, BODIES):
-        assert list(result) == ['id', 'custom_id', 'response', 'error'] and result['error'] is None, result
+        assert list(result) == ['id', 'custom_id', 'response', 'error', 'settings'] and result['error'] is None, result
         response = result['response']
         assert list(response) == ['status_code', 'request_id', 'body'] and response['request_id'], response
         status, reply = post(url, body)
@@ -141,7 +141,7 @@ def a_bad_line_has_an_error_with_its_number(folder):
     # The output has results for all lines, so the run has nothing to do.
     before = open(folder + '/out').read()
     write(folder + '/in', [line('good', CHAT, good)] + [x for x, _ in bad])
-    assert '9 there already' in run('--batch', folder + '/in', '-o', folder + '/out').stderr
+    assert '9 there already' in run('--batch', folder + '/in', '-o', folder + '/out', status=1).stderr
     assert open(folder + '/out').read() == before
 
 
@@ -172,7 +172,7 @@ def failed_lines_run_again_and_the_others_stay(folder):
             run(*arguments, '-c', '60', status=1 if i == 2 else 0)
             before = open(out).read().splitlines()
             # The run without --retry-failed keeps the failed results.
-            assert '3 there already' in run(*arguments).stderr
+            assert '3 there already' in run(*arguments, status=1 if i == 2 else 0).stderr
             ran = run(*arguments, '--retry-failed')
             after = open(out).read().splitlines()
             kept = [x for x in before if not json.loads(x).get('error') and

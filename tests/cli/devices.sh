@@ -23,11 +23,11 @@ json_is 'j["device"].startswith("CPU (")' False
 
 claim kernels_that_are_compiled_after_the_load_are_counted
 seq 1 40 >"$tmp/long"
-run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/long" --temp 0 -n 2 --ignore-eos --device 0 --stats --json
+run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/long" --temp 0 -n 2 --ignore-eos --device 0 --stats --json=full
 err_has '^kernels  *[1-9][0-9]* compiled in '
 json_is '0 < j["stats"]["compiled_kernels"] < 50 and 0 < j["stats"]["compile_s"]' True
 echo 7 >"$tmp/one"
-run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/one" --temp 0 -n 2 --ignore-eos --device 0 --stats --json
+run 0 "$MOEFLUX" -m "$model" --tokens-in "$tmp/one" --temp 0 -n 2 --ignore-eos --device 0 --stats --json=full
 json_is 'j["stats"]["compiled_kernels"]' 0
 
 # Infinite products of the router, of both signs, make a NaN in their softmax.
@@ -194,7 +194,7 @@ out_has '^  1: layers 0 to 4  CPU'
 out_has '^  2: layers 5 to 5  CPU'
 run 0 "$MOEFLUX" -m "$model" --device cpu,cpu --plan --json
 json_is '[(d["first_layer"], d["layers"]) for d in j["devices"]]' '[(0, 3), (3, 3)]'
-run 0 "$MOEFLUX" "$@" --device cpu,cpu --stats --json
+run 0 "$MOEFLUX" "$@" --device cpu,cpu --stats --json=full
 json_is '[d["layers"] for d in j["stats"]["devices"]]' '[3, 3]'
 
 claim layers_that_cannot_be_split_are_refused

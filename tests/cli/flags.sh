@@ -182,7 +182,7 @@ claim flags_that_exclude_each_other_are_named
 fails 2 '--experts .*--n-cpu-moe ' -m dir -p x --experts cpu --n-cpu-moe 3
 fails 2 '--experts .*--n-cpu-moe ' inspect dir --experts gpu --n-cpu-moe 0
 fails 2 '--n-cpu-moe: .* 0 to .*"-1"$' -m dir -p x --n-cpu-moe -1
-fails 2 ' -p .*-f ' -m dir -p x -f y
+fails 2 ' -p - .*-f ' -m dir -p - -f y
 fails 2 ' -p .*--tokens-in ' -m dir -p x --tokens-in y
 fails 2 ' -f .*--tokens-in ' -m dir -f x --tokens-in y
 fails 2 '--think .*--no-think ' -m x -p x --think --no-think

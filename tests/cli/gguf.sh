@@ -60,10 +60,10 @@ run 0 "$MOEFLUX" inspect "$files/qwen4exp.gguf" --no-measure --json --device cpu
 json_is 'j["gguf"], j["tensors_left_out"], j["architecture"]' "(True, 0, 'Qwen3.8-Flash-Next')"
 
 claim a_file_answers_with_its_own_tokenizer_and_template
-run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json
+run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json=full
 json_is 'j["prompt_tokens"], len(j["tokens"])' '(5, 5)'
 tokens=$(sed -n 's/.*"tokens": \(\[[^]]*\]\).*/\1/p' "$tmp/out")
-run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json --memory 80K
+run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json=full --memory 80K
 json_is 'j["tokens"]' "$tokens"
 json_is 'j["stats"]["reads"] > 0' True
 
@@ -99,7 +99,7 @@ sampled() {
     cat "$tmp/out"
 }
 plain=$(sampled temp=9.0 -- --top-k 0 --top-p 1 -n 12)
-for pair in top_k=1:--top-k=1 min_p=0.9:--min-p=0.9; do
+for pair in top_k=1:--top-k=1 min_p=0.9:--min-p=0.9 xtc_probability=1.0:--xtc-probability=1; do
     key=${pair%%:*} flag=${pair#*:}
     file=$(sampled temp=9.0 top_p=1.0 "$key" -- -n 12)
     flags=$(sampled -- --temp 9 --top-p 1 "$flag" -n 12)
@@ -136,10 +136,10 @@ refused penalty_repeat=0 repeat-penalty
 refused penalty_last_n=2000000 repeat-last-n
 
 claim experts_are_read_in_every_mode
-run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json
+run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json=full
 tokens=$(sed -n 's/.*"tokens": \(\[[^]]*\]\).*/\1/p' "$tmp/out")
 for mode in auto mmap pread uring direct; do
-    run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json \
+    run 0 "$MOEFLUX" -m "$files/qwen3moe_even.gguf" --device cpu -p 'hello the' -n 5 --temp 0 --json=full \
         --memory 80K --expert-io "$mode"
     json_is 'j["tokens"]' "$tokens"
     json_is 'j["stats"]["reads"] > 0' True

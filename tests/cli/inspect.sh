@@ -222,7 +222,7 @@ out_has '  experts on device  *0 B  0 of 72, 0 %$'
 out_has '  experts on CPU  *1.77 MB  72 of 72, 100 %: '
 run 0 "$MOEFLUX" -m "$model" --device 0 --plan --n-cpu-moe 1000 --json
 json_is 'j["cpu_layers"], j["slots"]' '(6, 0)'
-run 0 "$MOEFLUX" -m "$model" --device 0 --tokens-in "$tmp/ids" -n 3 --temp 0 --n-cpu-moe 1 --stats --json
+run 0 "$MOEFLUX" -m "$model" --device 0 --tokens-in "$tmp/ids" -n 3 --temp 0 --n-cpu-moe 1 --stats --json=full
 json_is '0 < j["stats"]["cpu_experts_s"] < 100' True
 err_has '^CPU  *[1-9][0-9]* .*experts '
 for device in cpu reference; do

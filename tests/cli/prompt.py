@@ -237,8 +237,8 @@ def markdown_has_colours_on_a_terminal_only(state):
     with open(grammar, 'w') as f:
         f.write('root ::= ' + json.dumps(text))
     bold, code = '\x1b[1m%s\x1b[22m', '\x1b[36m%s\x1b[39m'
-    dressed = bold % '# Sum' + '\nIt is ' + bold % '**85**' + ', see ' + code % '`sum.c`' + ':\n' + \
-        code % '```\n47 + 38\n```' + '\n'
+    dressed = bold % 'Sum' + '\nIt is ' + bold % '85' + ', see ' + code % 'sum.c' + ':\n' + \
+        code % '47 + 38\n'
     for environment, flags, expected in (({}, [], dressed), ({'NO_COLOR': '1'}, [], text),
                                          ({'TERM': 'dumb'}, [], text), ({}, ['--color', 'never'], text),
                                          ({'NO_COLOR': '1'}, ['--color', 'always'], dressed)):

@@ -80,7 +80,7 @@ run 0 "$MOEFLUX" "$@" --raw -f "$tmp/text" --logits "$tmp/rows" --logits-all
 run 0 "$MOEFLUX" -m "$model" --perplexity "$tmp/text"
 [ "$(awk 'NR == 1 { print $2 }' "$tmp/out")" = "$(python perplexity "$tmp/rows")" ] ||
     fault "$(cat "$tmp/out"), expected $(python perplexity "$tmp/rows")"
-run 0 "$MOEFLUX" -m "$model" --perplexity "$tmp/text" -c 5 --json
+run 0 "$MOEFLUX" -m "$model" --perplexity "$tmp/text" -c 5 --json=full
 json_is 'j["windows"] * j["context"] >= j["tokens_scored"] + j["windows"]' True
 json_is 'j["tokens_scored"] > 10' True
 printf 'a' >"$tmp/text"
@@ -112,7 +112,7 @@ run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --logits -
 [ "$(wc -lw <"$tmp/out" | awk '{ print $1 "x" $2 }')" = 1x2048 ] || fault "not one line of 2048 numbers"
 
 claim json_is_one_object_with_what_scripts_need
-run 0 "$MOEFLUX" "$@" -p "$sum" --json -s 11
+run 0 "$MOEFLUX" "$@" -p "$sum" --json=full -s 11
 err_empty
 [ "$(wc -l <"$tmp/out")" -eq 1 ] || fault "more than one line"
 json_is 'j["text"]' 85
@@ -123,17 +123,20 @@ json_is 'len(j["tokens"]) >= 2 and j["tokens"][-1]' 1928
 json_is 'all(j[k] > 0 for k in ("prefill_tok_s", "decode_tok_s", "time_to_first_token_s", "load_s"))' True
 json_is '"thinking" in j' False
 json_is 'isinstance(j["stats"], dict) and isinstance(j["device"], str) and isinstance(j["model"], str)' True
+run 0 "$MOEFLUX" "$@" -p "$sum" --json -n 1
+json_is '"stats" in j, "model" in j' '(False, True)'
+fails 2 '^moeflux: --json takes no value' "$@" -p "$sum" --json=some
 
 claim the_stop_reason_is_length_or_context
-run 0 "$MOEFLUX" "$@" -p "$sum" --json -n 1
+run 0 "$MOEFLUX" "$@" -p "$sum" --json=full -n 1
 json_is 'j["stop_reason"], len(j["tokens"])' "('length', 1)"
-run 0 "$MOEFLUX" "$@" -p "$sum" --json --ignore-eos -c 25
+run 0 "$MOEFLUX" "$@" -p "$sum" --json=full --ignore-eos -c 25
 json_is 'j["stop_reason"], len(j["tokens"])' "('context', 4)"
-run 0 "$MOEFLUX" "$@" -p "$sum" --json -n 0
+run 0 "$MOEFLUX" "$@" -p "$sum" --json=full -n 0
 json_is 'j["tokens"], j["text"], j["decode_tok_s"]' "([], '', None)"
 
 claim thinking_is_hidden_unless_it_is_asked_for
-run 0 "$MOEFLUX" -m "$model" --temp 0 -p "$sum" --ignore-eos -n 24 --json
+run 0 "$MOEFLUX" -m "$model" --temp 0 -p "$sum" --ignore-eos -n 24 --json=full
 json_is '"thinking" in j' True
 thought=$(json 'j["thinking"][:12]')
 run 0 "$MOEFLUX" -m "$model" --temp 0 -p "$sum" --ignore-eos -n 24 --show-think
@@ -149,10 +152,10 @@ story -s 7 --tokens-out
 cp "$tmp/out" "$tmp/seven"
 story -s 8 --tokens-out
 ! cmp -s "$tmp/out" "$tmp/seven" || fault "two seeds give one text"
-story --json
+story --json=full
 seed=$(json 'j["seed"]')
 text=$(json 'j["tokens"]')
-story --json -s "$seed"
+story --json=full -s "$seed"
 json_is 'j["tokens"]' "$text"
 
 claim stats_go_to_stderr
@@ -166,7 +169,7 @@ err_has 'stop: eos$'
 
 claim counters_agree_with_each_other
 for budget in 1200K 4M 40M; do
-    run 0 "$MOEFLUX" "$@" -p "$sum" --json --memory $budget
+    run 0 "$MOEFLUX" "$@" -p "$sum" --json=full --memory $budget
     json_is 'j["text"]' 85
     # 24 tokens choose 4 experts in each of 8 layers; the experts of a chunk are counted once.
     json_is '(lambda s: s["hits"] + s["host_hits"] + s["misses"] <= 24 * 8 * 4)(j["stats"])' True
@@ -206,7 +209,7 @@ fails 1 "^moeflux: --usage $tmp/no/usage: No such file" "$@" -p "$sum" -n 0 --us
 rm "$tmp/usage" "$tmp/pin"
 
 claim invalid_utf8_is_replaced_and_reported_once
-run 0 sh -c 'printf "What is 47 \377+\376 38?" | "$0" "$@" -n 3 --json' "$MOEFLUX" "$@"
+run 0 sh -c 'printf "What is 47 \377+\376 38?" | "$0" "$@" -n 3 --json=full' "$MOEFLUX" "$@"
 err_line 'UTF-8: 2 '
 
 claim output_is_whole_characters
@@ -242,7 +245,7 @@ fails 2 "^moeflux: $tmp/bare .*tokenizer.json.*--tokens-in" "$@" --raw -p "$sum"
 fails 2 "^moeflux: $tmp/bare .*tokenizer.json.*--tokens-out" "$@" --tokens-in "$tmp/ids"
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --tokens-out -n 4
 out_is "$(python ids $golden case3.greedy | cut -d' ' -f1-4)"
-run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --json -n 4
+run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --json=full -n 4
 json_is 'j["text"], len(j["tokens"])' '(None, 4)'
 run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/ids" --logits "$tmp/last"
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 0 --bench-reps 1
@@ -335,16 +338,18 @@ set -- -m "$model" --temp 0 --no-think
 claim bench_prints_a_table_csv_and_json
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4,8 --bench-gen 3 --bench-reps 3
 out_has '.*ids, experts resident, build [0-9.]* *'
-out_has '^model  *size  *params B  *bits  *backend  *test  *reps  *tok/s'
-out_has '^Qwen3.5-MoE 18.2M.A7.2M  *10.3 MB  *0.02  *4.53  *[a-z]*  *prefill 8  *3  *[0-9.]'
+out_has '^model  *size  *params B  *bits  *backend  *threads  *test  *reps  *tok/s  *+-  *min'
+out_has '^Qwen3.5-MoE 18.2M.A7.2M  *10.3 MB  *0.02  *4.53  *[a-z]*  *[0-9]*  *prefill 8  *3  *[0-9.]'
 out_has ' decode 3  *3  *[0-9.]'
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4,8 --bench-gen 3 --bench-reps 2 --csv
-[ "$(awk -F, 'NF == 16' "$tmp/out" | wc -l)" -eq 4 ] || fault "not 4 lines of 16 fields"
+[ "$(awk -F, 'NF >= 19' "$tmp/out" | wc -l)" -eq 4 ] || fault "not 4 lines of 19 fields or more"
 # Scripts count columns, so new ones follow the old ones.
+# The last one may have commas, in quotes.
+more=parallel,threads,deviation_tok_s,device
 columns=test,tokens,reps,median_tok_s,min_tok_s,max_tok_s,spread_percent,median_ms_per_token,depth,model
-[ "$(head -n 1 "$tmp/out")" = "$columns,model_bytes,params,bits_per_weight,backend,build,parallel" ] ||
+[ "$(head -n 1 "$tmp/out")" = "$columns,model_bytes,params,bits_per_weight,backend,build,$more" ] ||
     fault "the columns are $(head -n 1 "$tmp/out")"
-run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4 --bench-gen 3 --bench-reps 2 --json
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4 --bench-gen 3 --bench-reps 2 --json=full
 json_is '[(r["test"], r["tokens"], r["reps"]) for r in j["results"]]' "[('prefill', 4, 2), ('decode', 3, 2)]"
 json_is 'all(0 < r["min_tok_s"] <= r["median_tok_s"] <= r["max_tok_s"] for r in j["results"])' True
 json_is '" ".join(sorted(j))' \
@@ -354,7 +359,7 @@ fails 2 ' 8 tokens, .* 7 (-c)' "$@" --bench --bench-prompt 8 --bench-gen 0 -c 7
 
 claim bench_measures_batched_decode_on_the_cpu
 run 0 "$MOEFLUX" "$@" --device cpu --bench --bench-prompt 4 --bench-gen 3 --bench-reps 1 --bench-depth 6 \
-    --bench-parallel 3 --json
+    --bench-parallel 3 --json=full
 json_is '[(r["test"], r["tokens"], r["depth"], r["parallel"]) for r in j["results"]]' \
     "[('prefill', 4, 6, 1), ('decode', 3, 6, 3)]"
 run 0 "$MOEFLUX" "$@" --device cpu --memory 4M --expert-io uring --bench --bench-prompt 0 --bench-gen 2 \
@@ -370,14 +375,14 @@ fails 2 ' 48 tokens, .* 47 (-c)' "$@" --bench --bench-prompt 8 --bench-gen 0 --b
 run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --bench-depth 0,40
 out_has ' prefill 8  '
 out_has ' decode 3 @ d40  '
-run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --bench-depth 0,40 --json
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --bench-depth 0,40 --json=full
 json_is '[(r["test"], r["tokens"], r["depth"]) for r in j["results"]]' \
     "[('prefill', 8, 0), ('decode', 3, 0), ('prefill', 8, 40), ('decode', 3, 40)]"
 # The counts begin after the last warm-up: at most 4 experts of 8 layers for 8 tokens and 1 + 3, each twice.
 # If every repetition computed the 40 tokens, these would choose nearly all 32 experts of each layer once
 # more.
 counted='j["stats"]["hits"] + j["stats"]["misses"]'
-set -- "$@" --memory 1200K --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --json
+set -- "$@" --memory 1200K --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --json=full
 run 0 "$MOEFLUX" "$@"
 json_is "0 < $counted <= 768" True
 run 0 "$MOEFLUX" "$@" --bench-depth 40

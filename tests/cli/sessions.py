@@ -96,7 +96,7 @@ def load_replaces_the_conversation_and_clear_leaves_the_file(state):
     assert '5128' in t.ask('/load codes')
     assert line(t.ask(AGAIN)) == unbroken(CODE, AGAIN)
     assert 'already' in t.ask('/clear') + t.ask('/save codes'), 'another session was overwritten'
-    assert 'deleted' in t.ask('/delete codes')
+    assert 'deleted' in t.delete('codes')
     assert os.listdir(folder(state)) == []
     assert 'no sessions' in t.ask('/sessions')
     quit(t)
@@ -353,7 +353,7 @@ def two_programs_with_one_session_lose_nothing(state):
     assert 'changed' not in t.ask(SUM)
     assert len(questions('codes-2')) == 4
     other, _ = start(state, '--resume', 'codes')
-    other.ask('/delete codes-2')
+    other.delete('codes-2')
     assert 'saved as codes-2,' in other.ask('/save codes-2')
     assert 'saved as codes-2-2,' in t.ask('/save codes-2')
     quit(t)
@@ -404,7 +404,7 @@ def files_of_killed_saves_are_removed(state):
     for path in left:
         open(path, 'w').close()
     t, _ = start(state)
-    t.ask('/delete s')
+    t.delete('s')
     quit(t)
     assert os.listdir(folder(state)) == [] and [path for path in left if os.path.exists(path)] == []
 

@@ -15,7 +15,7 @@ for count, seed in zip(n[::2], n[1::2]):
 }
 
 run 0 "$MOEFLUX" convert tests/models/tiny "$model"
-set -- -m "$model" --temp 0 --json -n 6
+set -- -m "$model" --temp 0 --json=full -n 6
 
 claim a_cached_prefix_of_1400_saves_seven_eighths_of_a_prompt_of_1500
 ids 1400 1 >"$tmp/first"
@@ -103,7 +103,7 @@ cp tests/models/qwen-odd/state.v2 "$tmp/cache"
 unchanged "$@" --tokens-in "$tmp/first" --prompt-cache "$tmp/cache"
 cp "$tmp/good" "$tmp/cache"
 echo 1 2 3 >"$tmp/few"
-unchanged -m tests/models/qwen-odd/mlx --temp 0 --json -n 2 --tokens-in "$tmp/few" --prompt-cache \
+unchanged -m tests/models/qwen-odd/mlx --temp 0 --json=full -n 2 --tokens-in "$tmp/few" --prompt-cache \
     "$tmp/cache"
 unchanged "$@" --tokens-in "$tmp/few" --prompt-cache "$tmp/cache" -c 100
 
@@ -121,7 +121,7 @@ run 0 "$MOEFLUX" "$@" --tokens-in "$tmp/few" --prompt-cache-ro "$tmp/cache"
 claim models_without_recurrent_layers_reuse_every_common_token
 ids 60 8 20 9 | tr ' ' '\n' | awk '{ print $1 % 300 }' >"$tmp/first"
 ids 60 8 20 10 | tr ' ' '\n' | awk '{ print $1 % 300 }' >"$tmp/second"
-plain() { run 0 "$MOEFLUX" -m tests/models/deepseek-odd/mlx --temp 0 --json -n 6 "$@"; }
+plain() { run 0 "$MOEFLUX" -m tests/models/deepseek-odd/mlx --temp 0 --json=full -n 6 "$@"; }
 plain --tokens-in "$tmp/second"
 whole=$(json 'j["tokens"]')
 rm -f "$tmp/mla"

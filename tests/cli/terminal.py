@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 """The program in a terminal: a conversation typed into a pseudo-terminal. usage: terminal.py PROGRAM MODEL"""
-import os, pty, re, select, signal, subprocess, sys, tempfile, termios, time
+import fcntl, os, pty, re, select, signal, struct, subprocess, sys, tempfile, termios, time
 
 from waiting import PATIENCE_S, wait_until
 
@@ -32,6 +32,9 @@ class Terminal:
             for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             os.execv(PROGRAM, [PROGRAM, '-m', MODEL] + arguments)
+
+    def resize(self, columns):
+        fcntl.ioctl(self.fd, termios.TIOCSWINSZ, struct.pack('HHHH', 40, columns, 0, 0))
 
     def read(self):
         """Reads what comes within 0.1 s. Returns False when the program has closed the terminal."""
@@ -73,6 +76,12 @@ class Terminal:
         self.type(text + '\r')
         self.wait_for(re.escape(text.encode()) + rb'\s*\n')
         return self.wait_for_prompt()
+
+    def delete(self, name):
+        """Deletes a saved conversation, and returns what is printed until the next prompt."""
+        self.type('/delete ' + name + '\r')
+        self.wait_for(rb'\[y/N\] ')
+        return self.ask('y')
 
     def end(self):
         """Reads until the program ends, and returns its status."""
@@ -167,6 +176,159 @@ def ctrl_c_stops_the_answer_and_not_the_program(state):
     assert t.end() == 0
 
 
+def many_words_end_the_program(state):
+    for word in ('/exit', '/bye', '/q', '/quit'):
+        t = Terminal(GREEDY, state)
+        t.wait_for_prompt()
+        for question in ('exit', 'quit', 'bye'):
+            assert '/quit or Ctrl-D' in t.ask(question), question
+        t.type(word + '\r')
+        assert t.end() == 0, word
+
+
+def a_dim_line_says_how_fast_an_answer_was(state):
+    line = r'\x1b\[2m\[prompt \d+ tokens, [\d.e+]+ tok/s; answer \d+ tokens(, [\d.e+]+ tok/s)?\]\x1b\[0m\n'
+    for flags, expected in (([], True), (['--no-speed'], False), (['--quiet'], False), (['--stats'], False)):
+        t = Terminal([*GREEDY, *flags], state)
+        t.wait_for_prompt()
+        text = t.ask('What is 47 + 38?')
+        assert text.startswith('85\n') and (re.search(line, text) is not None) == expected, (flags, text)
+        t.type(b'\x04')
+        assert t.end() == 0
+
+
+def options_change_within_a_conversation(state):
+    t = Terminal(GREEDY + ['-n', '40'], state)
+    t.wait_for_prompt()
+    story = 'Tell me a story about an owl.'
+    first = t.ask(story).split('\n')[0]
+    shown = t.ask('/set')
+    for name, value in (('temp', '0'), ('top-k', '20'), ('dry-multiplier', '0'), ('predict', '40')):
+        assert re.search(rf'(?m)^  {name} +{value}$', shown), (name, shown)
+    assert 'temp is 4 from now on' in t.ask('/set temp 4')
+    t.ask('/set top_k=0')
+    assert re.search(r'top-k +0\n', t.ask('/set'))
+    assert t.ask('/retry').split('\n')[0] != first
+    t.ask('/set temp 0')
+    assert first in t.ask('/regen')
+    for wrong, message in (('/set temp -1', 'temperature is -1'), ('/set temp', 'which value'),
+                           ('/set tmep 1', 'no option tmep'), ('/set model x', 'no option model'),
+                           ('/set temp warm', 'expected a number')):
+        assert message in t.ask(wrong), wrong
+    assert re.search(r'temp +0\n', t.ask('/set')), 'a fault has changed something'
+    t.ask('/set n 2')
+    assert 'stopped at -n 2' in t.ask(story)
+    assert 'is none from now on' in t.ask('/set dry-sequence-breakers none')
+    t.type('/quit\r')
+    assert t.end() == 0
+
+
+def thinking_is_switched_within_a_conversation(state):
+    t = Terminal(GREEDY + ['-n', '8'], state)
+    t.wait_for_prompt()
+    dim = '\x1b[2m'
+    assert 'thinking: off' in t.ask('/think')
+    assert not t.ask('What is 47 + 38?').startswith(dim)
+    assert 'thinking: on' in t.ask('/think on')
+    assert t.ask('What is 47 + 38?').startswith(dim)
+    assert 'thinking: low' in t.ask('/think low')
+    assert 'expected on, off' in t.ask('/think much')
+    assert 'thinking: off' in t.ask('/think off')
+    assert not t.ask('What is 47 + 38?').startswith(dim)
+    t.type('/quit\r')
+    assert t.end() == 0
+
+
+def a_stopped_answer_goes_on(state):
+    question = 'Tell me a story about an owl.'
+    whole = run_once('--no-think', '-n', '12', '-p', question).rstrip('\n')
+    t = Terminal(GREEDY + ['-n', '4'], state)
+    t.wait_for_prompt()
+    assert 'no answer was stopped' in t.ask('/continue')
+    parts = [t.ask(question), t.ask('/continue'), t.ask('/continue')]
+    assert all('stopped at -n 4: /continue' in part for part in parts), parts
+    assert ''.join(part.split('\n')[0] for part in parts) == whole, (parts, whole)
+    assert whole in t.ask('/show')
+    # What follows is as after the whole answer.
+    after = t.ask('What is 47 + 38?').split('\n')[0]
+    assert after == '85', after
+    assert 'no answer was stopped' in t.ask('/continue')
+    t.type('/quit\r')
+    assert t.end() == 0
+
+
+def a_file_goes_with_the_next_question(state):
+    path = os.path.join(state, 'code.txt')
+    with open(path, 'w') as f:
+        f.write('The code of Max is 5128. The river was very quiet.\n\n')
+    t = Terminal(GREEDY, state, HOME=state)
+    t.wait_for_prompt()
+    assert '50 bytes go with the next question' in t.ask('/read ~/code.txt')
+    assert '5128' in t.ask('What is the code of Max?')
+    assert re.search(r'\[1\] The code of Max is 5128. The river was very quiet.\n+What is the code', t.ask('/show'))
+    assert '85' in t.ask('What is 47 + 38?')
+    assert 'No such file' in t.ask('/read ' + path + '.no')
+    assert 'which file' in t.ask('/read')
+    with open(path, 'wb') as f:
+        f.write(b'a\0b')
+    assert 'NUL' in t.ask('/read ' + path)
+    t.type('/quit\r')
+    assert t.end() == 0
+
+
+def keys_during_an_answer_are_kept_and_not_echoed(state):
+    for ends in (b'', b'\x03'):
+        t = Terminal(['--temp', '0', '--no-think', '--ignore-eos', '-n', '60'], state)
+        t.wait_for_prompt()
+        t.type('Tell me a story about an owl.\r')
+        t.wait_for(rb'Once upon')
+        t.type(b'What is 47')
+        t.wait_for(rb'\w+ \w+')
+        t.type(b' + 38?' + ends)
+        text = t.wait_for_prompt()
+        assert '47' not in text and '^C' not in text, text
+        t.wait_for(rb'What is 47 \+ 38\?')
+        t.type('\r')
+        t.wait_for(rb'85')
+        # A signal gives the terminal back.
+        os.kill(t.pid, signal.SIGTERM)
+        assert t.end() == -signal.SIGTERM
+        assert termios.tcgetattr(t.fd)[3] & (termios.ICANON | termios.ECHO) == termios.ICANON | termios.ECHO
+
+
+def words_wrap_at_the_terminals_width(state):
+    question = 'Tell me a story about an owl.'
+    whole = run_once('--no-think', '-p', question).split()
+    for columns in (30, 72):
+        t = Terminal(GREEDY + ['--no-speed'], state)
+        t.resize(columns)
+        t.wait_for_prompt()
+        t.type(question + '\r')
+        text = t.wait_for(re.escape(whole[-1].encode()) + rb'\n')
+        answer = text[text.index(whole[0]):].split('\n')[:-1]
+        assert all(len(line) <= columns for line in answer) and len(answer) > 3, (columns, answer)
+        assert ' '.join(answer).split() == whole, (answer, whole)
+        t.wait_for_prompt()
+        t.type(b'\x04')
+        assert t.end() == 0
+
+
+def deleting_a_session_asks(state):
+    t = Terminal(GREEDY, state)
+    t.wait_for_prompt()
+    t.ask('What is 47 + 38?')
+    t.ask('/save notes')
+    for answer, there in (('n', True), ('', True), ('y', False)):
+        t.type('/delete notes\r')
+        assert 'Delete the session notes?' in t.wait_for(rb'\[y/N\] ')
+        t.type(answer + '\r')
+        t.wait_for_prompt()
+        assert ('notes' in t.ask('/sessions')) == there, answer
+    assert 'no session' in t.ask('/delete notes')
+    t.type('/quit\r')
+    assert t.end() == 0
+
+
 def what_ends_the_program_leaves_the_terminal_as_it_was(state):
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         t = Terminal(GREEDY, state)
@@ -214,7 +376,7 @@ def a_prompt_that_outgrows_the_context_is_reported_and_the_session_lives(state):
     t = Terminal(GREEDY + ['-c', '40'], state)
     t.wait_for_prompt()
     text = t.ask(' '.join('x' * 35))
-    assert 'tokens' in text and '40' in text and '/clear' in text, text
+    assert 'tokens' in text and '40' in text and '/clear' in text and '/undo' in text and '-c' in text, text
     assert '85' in t.ask('What is 47 + 38?')
     t.type(b'\x04')
     assert t.end() == 0
@@ -330,7 +492,11 @@ def run_tests(*tests):
 def main():
     return run_tests(answers_turn_after_turn, keeps_the_conversation_until_clear,
                      commands_are_listed_and_suggested, ctrl_c_stops_the_answer_and_not_the_program,
-                     what_ends_the_program_leaves_the_terminal_as_it_was,
+                     many_words_end_the_program, a_dim_line_says_how_fast_an_answer_was,
+                     options_change_within_a_conversation, thinking_is_switched_within_a_conversation,
+                     a_stopped_answer_goes_on, a_file_goes_with_the_next_question,
+                     keys_during_an_answer_are_kept_and_not_echoed, words_wrap_at_the_terminals_width,
+                     deleting_a_session_asks, what_ends_the_program_leaves_the_terminal_as_it_was,
                      ctrl_c_before_the_prompt_reads_keys_is_not_lost,
                      ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later,
                      a_prompt_that_outgrows_the_context_is_reported_and_the_session_lives,

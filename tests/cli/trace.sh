@@ -57,7 +57,7 @@ generate() {
         -p 'The river was very quiet.' "$@"
 }
 for memory in 1200K 3M; do
-    generate --memory $memory --trace "$tmp/long" --json
+    generate --memory $memory --trace "$tmp/long" --json=full
     real=$(json '(lambda s: (s["slots"], round(s["hits"] / (s["hits"] + s["misses"]), 6)))(j["stats"])')
     run 0 "$MOEFLUX" inspect --trace "$tmp/long" "$model" --device cpu --memory $memory --json
     json_is '[(r["slots"], round(r["hits"]["frequency"], 6)) for r in j["rows"] if r["plan"]][0]' "$real"

@@ -426,9 +426,7 @@ static void fields_that_would_change_the_answer_are_refused_by_name(void **state
     (void)state;
     static const char *const fields[][3] = {
         {"mirostat", "2", "0"},
-        {"dry_multiplier", "0.8", "0.0"},
-        {"xtc_probability", "0.5", "0"},
-        {"typical_p", "0.9", "1.0"},
+        {"tfs_z", "0.9", "1.0"},
         {"lora", "[{\"id\": 0}]", "[]"},
         {"chat_template", "\"x\"", "null"},
         {"min_tokens", "4", "0"},
@@ -439,7 +437,6 @@ static void fields_that_would_change_the_answer_are_refused_by_name(void **state
         {"length_penalty", "0.5", "1"},
         {"documents", "[{}]", "[]"},
         {"stop_token_ids", "[5]", "[]"},
-        {"top_n_sigma", "1", "-1"},
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         char text[128];
@@ -449,6 +446,35 @@ static void fields_that_would_change_the_answer_are_refused_by_name(void **state
         assert_string_equal(r.code, "unsupported_parameter");
         snprintf(text, sizeof text, "\"%s\": %s", fields[i][0], fields[i][2]);
         options_of(&own, text);
+    }
+}
+
+static void every_option_of_the_sampler_is_a_field(void **state)
+{
+    (void)state;
+    struct sampler_options o =
+        options_of(&own, "\"typical\": 0.9, \"top_n_sigma\": 1.5, \"min_keep\": 3, \"xtc_probability\": 0.5, "
+                         "\"xtc_threshold\": 0.2, \"dry_multiplier\": 0.8, \"dry_base\": 2, "
+                         "\"dry_allowed_length\": 4, \"dry_penalty_last_n\": -1")
+            .sampling;
+    assert_true(o.typical_p == 0.9f && o.top_n_sigma == 1.5f && o.min_keep == 3);
+    assert_true(o.xtc_probability == 0.5f && o.xtc_threshold == 0.2f);
+    assert_true(o.dry_multiplier == 0.8f && o.dry_base == 2 && o.dry_allowed == 4);
+    assert_int_equal(o.dry_last, SAMPLER_MAX_REPEAT_LAST);
+    o = options_of(&own, "\"dry_sequence_breakers\": [\"a\", \"\", \"b\"]").sampling;
+    assert_int_equal(o.dry_breakers.n, 2);
+    o = options_of(&own, "\"dry_sequence_breakers\": []").sampling;
+    assert_int_equal(o.dry_breakers.n, 0);
+    static const char *const wrong[][2] = {{"xtc_probability", "2"},
+                                           {"typical_p", "-1"},
+                                           {"dry_base", "0.5"},
+                                           {"min_keep", "1.5"},
+                                           {"dry_sequence_breakers", "\"a\""},
+                                           {"dry_sequence_breakers", "[1]"}};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char text[128];
+        snprintf(text, sizeof text, "\"%s\": %s", wrong[i][0], wrong[i][1]);
+        assert_string_equal(refused(text).param, wrong[i][0]);
     }
 }
 
@@ -485,6 +511,7 @@ int main(void)
         cmocka_unit_test(small_things_are_taken_as_other_servers_take_them),
         cmocka_unit_test(forms_of_other_servers_are_obeyed),
         cmocka_unit_test(fields_that_would_change_the_answer_are_refused_by_name),
+        cmocka_unit_test(every_option_of_the_sampler_is_a_field),
         cmocka_unit_test(a_prompt_that_is_too_long_says_so_in_numbers),
     };
     return cmocka_run_group_tests(tests, open_both, close_both);

@@ -17,6 +17,7 @@
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/batch/results.h"
+#include "cli/batch/settings.h"
 #include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/report/stats.h"
@@ -35,20 +36,22 @@
 struct batch { /* zeroed at first */
     const struct options *options;
     struct batch_defaults defaults;
-    struct json_t *tools; /* --tools; NULL: none */
-    struct str grammar;   /* default of all requests; empty: none */
+    struct json_t *settings; /* settings.h */
+    struct json_t *tools;    /* --tools; NULL: none */
+    struct str grammar;      /* default of all requests; empty: none */
     struct bar bar;
     struct batch_progress progress;
     struct generator generator;
     struct lines lines;
     struct results results;
-    struct json_t *seen;                /* key -> line, for the requests of this run */
-    struct queue queue;                 /* requests in the order of the lines; item.of: a struct batch_item */
-    bool at_end;                        /* the input has ended */
-    bool as_openai;                     /* the last line was in OpenAI's form */
-    uint64_t n_done, n_failed, n_there; /* n_there: answered by an earlier run */
-    uint32_t n_workers, n_running;      /* lines that may be answered concurrently, and those that are */
-    uint64_t n_ended;                   /* the last jobs_await */
+    struct json_t *seen; /* key -> line, for the requests of this run */
+    struct queue queue;  /* requests in the order of the lines; item.of: a struct batch_item */
+    bool at_end;         /* the input has ended */
+    bool as_openai;      /* the last line was in OpenAI's form */
+    uint64_t n_done, n_failed;
+    uint64_t n_there, n_there_failed; /* answered by an earlier run; those of them that failed */
+    uint32_t n_workers, n_running;    /* lines that may be answered concurrently, and those that are */
+    uint64_t n_ended;                 /* the last jobs_await */
     struct jobs jobs;
     struct workers *workers;
     /* Tokens of prompts: all, those that had to be computed, and the time that took. */
@@ -145,8 +148,10 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
     item->of = r;
     if (rc == ERR_MEMORY)
         return rc;
-    if (results_has(&b->results, r->key)) {
+    bool failed;
+    if (results_has(&b->results, r->key, &failed)) {
         b->n_there++;
+        b->n_there_failed += failed;
         drop_item(b, b->queue.n - 1);
         return 0;
     }
@@ -463,6 +468,7 @@ static int finish(struct batch *b, struct moeflux_err *e)
     queue_free(&b->queue);
     json_decref(b->seen);
     json_decref(b->tools);
+    json_decref(b->settings);
     lines_close(&b->lines);
     generator_close(&b->generator);
     str_free(&b->grammar);
@@ -479,9 +485,10 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
         return ERR_IO;
     signals_catch_termination();
     bar_init(&b.bar, t);
+    b.settings = settings_of(o);
     int rc = lines_open(&b.lines, o->batch, e);
     if (!rc)
-        rc = results_open(&b.results, o->output, o->retry_failed, out, e);
+        rc = results_open(&b.results, o, b.settings, out, e);
     if (!rc)
         rc = start(&b, e);
     if (!rc)
@@ -498,10 +505,14 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
         stats_print(&st, NULL, &b.generator);
     }
     rc = setup_save_usage(&b.generator, o, rc, e);
-    uint64_t n_failed = b.n_failed;
+    uint64_t n_failed = b.n_failed, n_earlier = b.n_there_failed;
     struct moeflux_err closing;
     rc = choose_failure(rc, finish(&b, &closing), &closing, e);
     if (!rc && n_failed)
         rc = err_set(e, ERR_FORMAT, "%" PRIu64 " of the requests failed; their results say why", n_failed);
+    else if (!rc && n_earlier)
+        rc = err_set(e, ERR_FORMAT,
+                     "%" PRIu64 " of the requests failed in an earlier run (--retry-failed repeats them)",
+                     n_earlier);
     return rc;
 }

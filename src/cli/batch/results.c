@@ -18,13 +18,15 @@
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/batch/lines.h"
+#include "cli/batch/settings.h"
+#include "cli/options/options.h"
 #include "cli/output.h"
 #include "generate/request.h"
 
 /* The beginning of every result, also of a cut one. */
 static const char beginning[] = "{\"id\": ";
 
-enum line_kind { NO_RESULT, WANTED, UNWANTED };
+enum line_kind { NO_RESULT, WANTED, UNWANTED, OTHER_SETTINGS };
 
 /* Returns the id of the request that the result `root` answers, and its line, as request_key takes them.
  * NULL: it is no result. */
@@ -47,22 +49,35 @@ static enum line_kind take_line(struct results *r, const char *text, size_t len)
     json_t *id = root ? owner_of(root, &line, &failed) : NULL;
     bool wanted = id && !(r->retry && failed);
     char *key = wanted ? request_key(id, line) : NULL;
-    if (wanted && (!key || json_object_set_new(r->there, key, json_true()) < 0))
+    if (wanted && (!key || json_object_set_new(r->there, key, json_boolean(!failed)) < 0))
         id = NULL;
+    const json_t *settings = json_object_get(root, "settings");
+    bool is_other = wanted && id && r->settings && !r->mix && settings &&
+                    settings_difference(settings, r->settings, r->difference, sizeof r->difference);
     free(key);
     json_decref(root);
     r->n_unwanted += id && !wanted;
-    return !id ? NO_RESULT : wanted ? WANTED : UNWANTED;
+    return !id ? NO_RESULT : is_other ? OTHER_SETTINGS : wanted ? WANTED : UNWANTED;
+}
+
+static int refuse_settings(const struct results *r, unsigned long long line, struct moeflux_err *e)
+{
+    return err_set(e, ERR_USAGE, "%.300s: line %llu has a result of other settings: %s (--mix accepts it)",
+                   r->path, line, r->difference);
 }
 
 /* Repairs the bytes after the last line end: a whole result that only lacks its line end, or a cut one. */
-static int repair_end(struct results *r, const char *text, size_t len, uint64_t off, struct moeflux_err *e)
+static int repair_end(struct results *r, const char *text, size_t len, uint64_t off, uint64_t line,
+                      struct moeflux_err *e)
 {
     char warning[600];
     size_t n = len < sizeof beginning - 1 ? len : sizeof beginning - 1;
     if (len == 0)
         return 0;
-    if (take_line(r, text, len) != NO_RESULT)
+    enum line_kind kind = take_line(r, text, len);
+    if (kind == OTHER_SETTINGS)
+        return refuse_settings(r, line, e);
+    if (kind != NO_RESULT)
         return file_write(r->fd, r->path, "\n", 1, e);
     if (memcmp(text, beginning, n) != 0)
         return err_set(e, ERR_FORMAT, "%s: its last line is no result of --batch, nothing is written to it",
@@ -81,6 +96,7 @@ static int take_all(struct results *r, struct moeflux_err *e)
     uint64_t off = 0, n_lines = 0;
     char block[64 << 10];
     ssize_t n = 0;
+    enum line_kind kind;
     int rc = 0;
     while (!rc && (n = pread(r->fd, block, sizeof block, (off_t)(off + held.len))) > 0) {
         const char *at = block, *end = block + n, *stop;
@@ -90,7 +106,9 @@ static int take_all(struct results *r, struct moeflux_err *e)
             off += held.len + 1;
             if (!str_ok(&held))
                 rc = err_set(e, ERR_MEMORY, "%s: out of memory", r->path);
-            else if (take_line(r, str_text(&held), held.len) == NO_RESULT)
+            else if ((kind = take_line(r, str_text(&held), held.len)) == OTHER_SETTINGS)
+                rc = refuse_settings(r, n_lines, e);
+            else if (kind == NO_RESULT)
                 rc = err_set(e, ERR_FORMAT, "%s: line %llu is no result of --batch, nothing is written to it",
                              r->path, (unsigned long long)n_lines);
             str_clear(&held);
@@ -102,7 +120,7 @@ static int take_all(struct results *r, struct moeflux_err *e)
     if (!rc && !str_ok(&held))
         rc = err_set(e, ERR_MEMORY, "%s: out of memory", r->path);
     if (!rc)
-        rc = repair_end(r, str_text(&held), held.len, off, e);
+        rc = repair_end(r, str_text(&held), held.len, off, n_lines + 1, e);
     str_free(&held);
     return rc;
 }
@@ -183,17 +201,38 @@ static int open_file(struct results *r, struct moeflux_err *e)
     return !rc && r->n_unwanted ? remove_unwanted(r, e) : rc;
 }
 
-int results_open(struct results *r, const char *path, bool retry, struct output *out, struct moeflux_err *e)
+int results_open(struct results *r, const struct options *o, const json_t *settings, struct output *out,
+                 struct moeflux_err *e)
 {
-    *r = (struct results){.path = path, .fd = -1, .out = out, .retry = retry, .there = json_object()};
+    *r = (struct results){.path = o->output,
+                          .fd = -1,
+                          .out = out,
+                          .retry = o->retry_failed,
+                          .mix = o->mix,
+                          .settings = o->output ? settings : NULL,
+                          .there = json_object()};
     if (!r->there)
         return err_set(e, ERR_MEMORY, "out of memory for the results");
-    return path ? open_file(r, e) : 0;
+    return o->output ? open_file(r, e) : 0;
 }
 
-bool results_has(const struct results *r, const char *key)
+bool results_has(const struct results *r, const char *key, bool *failed)
 {
-    return json_object_get(r->there, key) != NULL;
+    const json_t *there = json_object_get(r->there, key);
+    *failed = json_is_false(there);
+    return there != NULL;
+}
+
+/* Appends a line, which is an object, with the settings as its last member. */
+static void add_line(const struct results *r, const char *line, struct str *out)
+{
+    size_t len = strlen(line);
+    char *settings = r->settings ? json_dumps(r->settings, JSON_REAL_PRECISION(7)) : NULL;
+    str_add(out, line, len - (settings != NULL));
+    if (settings)
+        str_addf(out, ", \"settings\": %s}", settings);
+    free(settings);
+    str_add_text(out, "\n");
 }
 
 /* Returns where the next line begins; -1: not a regular file. */
@@ -218,8 +257,7 @@ int results_add(struct results *r, const char *line, struct moeflux_err *e)
     struct str whole = {0};
     if (r->failed)
         return err_set(e, ERR_IO, "%s: an earlier write has failed", r->path ? r->path : "stdout");
-    str_add_text(&whole, line);
-    str_add_text(&whole, "\n");
+    add_line(r, line, &whole);
     int rc = str_ok(&whole) ? 0 : err_set(e, ERR_MEMORY, "out of memory for a result");
     if (!rc && r->path) {
         rc = append(r, &whole, e);

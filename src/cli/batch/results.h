@@ -7,6 +7,7 @@
 
 struct moeflux_err;
 struct json_t;
+struct options;
 struct output;
 
 struct results {
@@ -16,17 +17,23 @@ struct results {
     bool failed;              /* a write failed: nothing more is written */
     bool retry;               /* failed results are removed and computed again */
     unsigned long n_unwanted; /* failed results that the file had */
-    struct json_t *there;     /* keys (request_key) of the results that the file had */
+    /* keys (request_key) of the results that the file had; true: with an answer, false: with an error */
+    struct json_t *there;
+    const struct json_t *settings; /* what every result gets and those of the file must have; NULL: nothing */
+    bool mix;                      /* those of the file may have others */
+    char difference[256];          /* what is different in the last line that was read; empty: nothing */
 };
 
-/* Opens `path` (NULL: takes `out`) and reads which results it has, in either form. retry: failed results are
- * removed from the file, which is replaced whole or not at all, and count as missing. A last line that an
- * interruption cut is removed, with a warning. ERR_FORMAT: a line is no result, so the file is not ours and
- * stays as it is. ERR_USAGE: another run writes to it. ERR_IO, ERR_MEMORY. */
-int results_open(struct results *r, const char *path, bool retry, struct output *out, struct moeflux_err *e);
+/* Opens o->output (NULL: takes `out`) and reads which results it has, in either form. o->retry_failed: failed
+ * results are removed from the file, which is replaced whole or not at all, and count as missing. A last line
+ * that an interruption cut is removed, with a warning. ERR_FORMAT: a line is no result, so the file is not
+ * ours and stays as it is. ERR_USAGE: another run writes to it, or its results have other settings and o->mix
+ * is not set. ERR_IO, ERR_MEMORY. */
+int results_open(struct results *r, const struct options *o, const struct json_t *settings,
+                 struct output *out, struct moeflux_err *e);
 
-/* Whether an earlier run has answered the request with this key. */
-bool results_has(const struct results *r, const char *key);
+/* Whether an earlier run has answered the request with this key. *failed: with an error. */
+bool results_has(const struct results *r, const char *key, bool *failed);
 
 /* Writes one line immediately. A line that cannot be written whole is removed again. ERR_IO, also for every
  * line after a failed one; ERR_MEMORY. */

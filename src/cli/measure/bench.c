@@ -322,7 +322,7 @@ int bench_run(const struct options *o, const char *build, const struct term *t, 
     if (!rc && !(b.table = mem_new(1, sizeof *b.table, e)))
         rc = ERR_MEMORY;
     if (!rc)
-        rc = bench_table_init(b.table, build, o->model, &b.generator, e);
+        rc = bench_table_init(b.table, build, o, &b.generator, e);
     if (!rc)
         rc = measure_all(&b, e);
     bar_end(&b.bar);

@@ -1,10 +1,12 @@
 #include "cli/measure/bench_table.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cores.h"
 #include "base/err.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
@@ -18,11 +20,13 @@ enum column {
     PARAMS_TITLE,
     BITS_TITLE,
     BACKEND_TITLE,
+    THREADS_TITLE,
     TEST_TITLE,
     TEST,
     TOKENS,
     REPS,
     MEDIAN,
+    DEVIATION_TITLE,
     LEAST,
     MOST,
     SPREAD,
@@ -35,6 +39,9 @@ enum column {
     BACKEND,
     BUILD,
     PARALLEL,
+    THREADS,
+    DEVIATION,
+    DEVICE,
     N_COLUMNS
 };
 _Static_assert((int)N_COLUMNS == (int)BENCH_COLUMNS, "rows have as many cells");
@@ -45,11 +52,13 @@ static const struct table_column columns[N_COLUMNS] = {
     [PARAMS_TITLE] = {NULL, "params B", 2},
     [BITS_TITLE] = {NULL, "bits", 2},
     [BACKEND_TITLE] = {NULL, "backend", -1},
+    [THREADS_TITLE] = {NULL, "threads", 0},
     [TEST_TITLE] = {NULL, "test", -1},
     [TEST] = {"test", NULL, -1},
     [TOKENS] = {"tokens", NULL, 0},
     [REPS] = {"reps", "reps", 0},
     [MEDIAN] = {"median_tok_s", "tok/s", 2},
+    [DEVIATION_TITLE] = {NULL, "+-", 2},
     [LEAST] = {"min_tok_s", "min", 2},
     [MOST] = {"max_tok_s", "max", 2},
     [SPREAD] = {"spread_percent", "spread %", 1},
@@ -62,6 +71,9 @@ static const struct table_column columns[N_COLUMNS] = {
     [BACKEND] = {"backend", NULL, -1},
     [BUILD] = {"build", NULL, -1},
     [PARALLEL] = {"parallel", NULL, 0},
+    [THREADS] = {"threads", NULL, 0},
+    [DEVIATION] = {"deviation_tok_s", NULL, 2},
+    [DEVICE] = {"device", NULL, -1},
 };
 
 /* Writes "34.7B" or "3.4M". */
@@ -73,17 +85,19 @@ static void show_count(char *buf, size_t cap, double n)
         snprintf(buf, cap, "%.1fM", n / 1e6);
 }
 
-int bench_table_init(struct bench_table *t, const char *build, const char *dir, const struct generator *g,
-                     struct moeflux_err *e)
+int bench_table_init(struct bench_table *t, const char *build, const struct options *from,
+                     const struct generator *g, struct moeflux_err *e)
 {
     struct moeflux_needs needs;
     char all[16], active[16];
-    const struct moeflux_options o = {.dir = dir, .active_experts = g->info.top_k};
+    const struct moeflux_options o = {.dir = from->model, .active_experts = g->info.top_k};
     int rc = moeflux_get_needs_with(&o, &needs, e);
     if (rc < 0)
         return rc;
     *t = (struct bench_table){.build = build,
                               .backend = g->info.backend,
+                              .device = g->info.device,
+                              .n_threads = from->threads ? (uint32_t)from->threads : cores_useful(""),
                               .bytes = (double)needs.dense_bytes + (double)needs.expert_bytes,
                               .n_params = (double)needs.n_params};
     show_count(all, sizeof all, (double)needs.n_params);
@@ -107,6 +121,17 @@ static void name_test(char *name, size_t cap, const struct bench_test *what)
     if (what->depth)
         snprintf(depth, sizeof depth, " @ d%u", what->depth);
     snprintf(name, cap, "%s %u%s%s", what->decode ? "decode" : "prefill", what->n, parallel, depth);
+}
+
+/* Returns the standard deviation of a sample, 0 of one number. */
+static double deviation(const double *x, size_t n)
+{
+    double mean = 0, squares = 0;
+    for (size_t i = 0; i < n; i++)
+        mean += x[i] / (double)n;
+    for (size_t i = 0; i < n; i++)
+        squares += (x[i] - mean) * (x[i] - mean);
+    return n > 1 ? sqrt(squares / (double)(n - 1)) : 0;
 }
 
 void bench_table_add(struct bench_table *t, const struct bench_test *what, double *rates, size_t reps)
@@ -134,6 +159,9 @@ void bench_table_add(struct bench_table *t, const struct bench_test *what, doubl
     row[MS_PER_TOKEN].number = 1e3 / median;
     row[DEPTH].number = what->depth;
     row[PARALLEL].number = what->parallel;
+    row[THREADS].number = row[THREADS_TITLE].number = t->n_threads;
+    row[DEVICE].text = t->device;
+    row[DEVIATION].number = row[DEVIATION_TITLE].number = deviation(rates, reps);
     row[BUILD].text = t->build;
 }
 
@@ -150,7 +178,8 @@ static int print_json(const struct bench_table *t, const struct table *table, co
     json_object_set_new(object, "backend", json_string(t->backend));
     json_object_set_new(object, "build", json_string(t->build));
     json_object_set_new(object, "results", table_json(table));
-    json_object_set_new(object, "stats", stats_engine_json(g));
+    if (o->json_full)
+        json_object_set_new(object, "stats", stats_engine_json(g));
     return output_json(out, object, e);
 }
 

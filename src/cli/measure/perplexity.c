@@ -48,7 +48,8 @@ static int print(const struct perplexity *s, struct moeflux_err *e)
     json_object_set_new(object, "windows", json_integer((json_int_t)s->scoring.n_windows));
     json_object_set_new(object, "context", json_integer(s->generator.max_context));
     json_object_set_new(object, "tok_s", stats_number(rate));
-    json_object_set_new(object, "stats", stats_engine_json(&s->generator));
+    if (s->options->json_full)
+        json_object_set_new(object, "stats", stats_engine_json(&s->generator));
     return output_json(s->out, object, e);
 }
 

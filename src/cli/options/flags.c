@@ -159,13 +159,13 @@ static int find_choice(const char *choices, const char *word)
     return -1;
 }
 
-static int add_texts(const struct flag *f, const struct arg_str *arg, struct flag_texts *out,
+static int add_texts(const struct flag *f, const struct arg_str *arg, struct texts *out,
                      struct moeflux_err *e)
 {
     char name[64];
-    if (arg->count > FLAG_TEXTS_MAX)
+    if (arg->count > TEXTS_MAX)
         return err_set(e, ERR_USAGE, "%s is given %d times, expected at most %d",
-                       flag_name(f, name, sizeof name), arg->count, FLAG_TEXTS_MAX);
+                       flag_name(f, name, sizeof name), arg->count, TEXTS_MAX);
     for (out->n = 0; out->n < (uint32_t)arg->count; out->n++) {
         out->values[out->n] = arg->sval[out->n];
         if (!*arg->sval[out->n])
@@ -314,7 +314,7 @@ int flags_set(const struct flag *f, const char *text, void *into, struct moeflux
     void *field = (char *)into + f->at;
     bool is_true = strcmp(text, "true") == 0;
     if (f->kind == FLAG_TEXTS) {
-        *(struct flag_texts *)field = (struct flag_texts){1, {text}};
+        *(struct texts *)field = (struct texts){1, {text}};
         return *text ? 0 : bad_value(f, "a value", text, e);
     }
     if (f->kind != FLAG_SWITCH)

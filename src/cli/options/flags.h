@@ -7,22 +7,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/texts.h"
+
 struct moeflux_err;
 struct str;
 
-/* FLAGS_MAX: rows of a table, headings included */
-enum { FLAG_TEXTS_MAX = 15, FLAGS_MAX = 128 };
-
-struct flag_texts {
-    uint32_t n;
-    const char *values[FLAG_TEXTS_MAX]; /* borrowed from argv, not empty */
-};
+enum { FLAGS_MAX = 128 }; /* rows of a table, headings included */
 
 enum flag_kind {
     FLAG_HEADING, /* a group's title in the help text; no flag */
     FLAG_SWITCH,  /* bool */
     FLAG_TEXT,    /* const char *, borrowed from argv, not empty */
-    FLAG_TEXTS,   /* struct flag_texts: a value for each occurrence */
+    FLAG_TEXTS,   /* struct texts: a value for each occurrence */
     FLAG_INT,     /* int64_t in [lo, hi] */
     FLAG_U32,     /* uint32_t in [lo, hi] */
     FLAG_REAL,    /* float */

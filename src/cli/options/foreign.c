@@ -106,8 +106,9 @@ static int add_alias(struct walk *w, const char *name, size_t n, const char *fla
     if (!own_flag(w->command, flag, true))
         return err_set(w->e, ERR_USAGE, "%.*s, here %s, is no flag of moeflux %s", (int)n, name, flag,
                        w->command->section);
+    bool repeats = own_flag(w->command, flag, true)->kind == FLAG_TEXTS;
     for (int i = 1; i + 1 < x->argc; i++)
-        if (value && strcmp(x->argv[i], flag) == 0 && strcmp(x->argv[i + 1], value) != 0)
+        if (value && !repeats && strcmp(x->argv[i], flag) == 0 && strcmp(x->argv[i + 1], value) != 0)
             return err_set(w->e, ERR_USAGE, "%.*s %s: %s is %s already, and there is one for all", (int)n,
                            name, value, flag, x->argv[i + 1]);
     push(x, flag);
@@ -178,6 +179,9 @@ static int refuse_others(const struct walk *w, const char *word)
 static int walk_word(struct walk *w, int *at)
 {
     const char *word = w->argv[*at];
+    /* The only switch that may have a value. */
+    if (strcmp(word, "--json=full") == 0 && own_flag(w->command, "--json-full", true))
+        word = "--json-full";
     const struct flag *own = own_flag(w->command, word, true);
     int taken = w->out->is_bench ? take(w, foreign_bench_flags, at) : 0;
     if (!taken && !own)

@@ -17,13 +17,14 @@ static const char DOWNLOAD[] = "\"moeflux get USER/MODEL\" fetches a model, then
                   POOLING[] = "there are no embeddings and no reranking (--hidden writes hidden states)",
                   AFFINITY[] = "use taskset(1) or numactl(8)",
                   ONE_MODEL[] = "a server has one model: start one for each",
-                  SAMPLER[] =
-                      "there is no such sampler; temperature, top-k, top-p and min-p are applied in this "
-                      "order",
+                  SAMPLER[] = "there is no such sampler; man moeflux-sampling lists those that there are",
+                  ORDER[] = "the order of the samplers is fixed: man moeflux-sampling has it",
+                  MIROSTAT[] =
+                      "there is no mirostat; --top-n-sigma, --min-p or --typical-p also take few tokens "
+                      "where the model is sure",
                   ENDPOINT[] = "the server has no such endpoint (man moeflux-server lists them)",
                   TLS[] = "put a proxy such as nginx or Caddy in front of the server",
                   LORA[] = "there are no adapters and no control vectors: merge them into the model",
-                  TEMPLATE[] = "copy the template to chat_template.jinja in the model's directory",
                   CONVERSATION[] = "-p gives one answer; without a prompt a terminal gets a conversation",
                   AGENT[] = "the server runs no tools: clients send theirs with a request",
                   PROGRAM[] = "it belongs to another program of llama.cpp, which has no counterpart here",
@@ -146,9 +147,7 @@ const struct foreign_flag foreign_flags[] = {
     ALIAS("-r,--reverse-prompt", "*", "--stop"),
     ALWAYS("--jinja", NULL, "the model's chat template is always run"),
     NONE("--no-jinja", "--raw takes the prompt without the chat template"),
-    NONE("--chat-template,--chat-template-file", TEMPLATE),
-    NONE("--chat-template-kwargs",
-         "the field chat_template_kwargs of a request has them; --think, --no-think"),
+    ALIAS("--chat-template-file", "*", "--chat-template"),
     NONE("--skip-chat-parsing,--prefill-assistant,--no-prefill-assistant",
          "it has no counterpart: leave it out"),
     ALWAYS("--no-skip-chat-parsing", NULL, "answers are always parsed"),
@@ -170,10 +169,12 @@ const struct foreign_flag foreign_flags[] = {
     NONE("--context-file,--chunk-size,--chunk-separator", PROGRAM),
 
     /* Sampling */
-    NONE("--samplers,--sampler-seq,--sampling-seq,-bs,--backend-sampling", SAMPLER),
-    NONE("--top-nsigma,--top-n-sigma,--xtc-*,--typical,--typical-p,--dry-*,--adaptive-*,"
-         "--dynatemp-*,--mirostat*",
-         SAMPLER),
+    NONE("--samplers,--sampler-seq,--sampling-seq", ORDER),
+    NONE("-bs,--backend-sampling", "a GPU that can sample does: leave it out"),
+    WORD("--dry-sequence-breaker", "\\n", "--dry-sequence-breakers=\n"),
+    ALIAS("--dry-sequence-breaker", "*", "--dry-sequence-breakers"),
+    NONE("--adaptive-*,--dynatemp-*", SAMPLER),
+    NONE("--mirostat*", MIROSTAT),
     NONE("-l,--logit-bias", "requests of --batch and of the server have logit_bias"),
     ALIAS("--grammar-file", "*", "--grammar"),
     ALIAS("-j", "*", "--json-schema"),

@@ -35,11 +35,11 @@ static int take_one(struct options *o, const struct gguf *g, const struct settin
         return 0;
     if (!gguf_real(v, &x) || !isfinite(x))
         return fail(g, s, "expected a finite number", e);
-    if (f->is_whole && (x != floor(x) || fabs(x) > INT32_MAX))
+    if (f->kind == SAMPLER_WHOLE && (x != floor(x) || fabs(x) > INT32_MAX))
         return fail(g, s, "expected a whole number", e);
     if (s->negative && x < 0)
         x = s->negative[x != -1];
-    if (f->is_whole)
+    if (f->kind == SAMPLER_WHOLE)
         *(uint32_t *)(void *)field = (uint32_t)x;
     else
         *(float *)(void *)field = (float)x;
@@ -53,6 +53,8 @@ static int take(struct options *o, const struct gguf *g, struct moeflux_err *e)
         {"temp", "temp", SAMPLER_FIELD_temperature, none},
         {"top_p", "top-p", SAMPLER_FIELD_top_p, NULL},
         {"min_p", "min-p", SAMPLER_FIELD_min_p, NULL},
+        {"xtc_probability", "xtc-probability", SAMPLER_FIELD_xtc_probability, NULL},
+        {"xtc_threshold", "xtc-threshold", SAMPLER_FIELD_xtc_threshold, NULL},
         {"penalty_repeat", "repeat-penalty", SAMPLER_FIELD_repeat_penalty, NULL},
         {"top_k", "top-k", SAMPLER_FIELD_top_k, none},
         {"penalty_last_n", "repeat-last-n", SAMPLER_FIELD_repeat_last, whole_context},

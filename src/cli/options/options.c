@@ -9,15 +9,13 @@
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/exit.h"
+#include "cli/options/check.h"
 #include "cli/options/flags.h"
 #include "cli/options/foreign.h"
 #include "cli/options/get_flags.h"
-#include "cli/options/secret.h"
 #include "cli/which_model.h"
 #include "generate/logprobs.h"
 #include "moeflux.h"
-#include "sample/sampler.h"
-#include "text/utf8.h"
 
 /* Seeds stay below 2^53 so that every JSON reader gets them exactly. */
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
@@ -92,20 +90,23 @@ static const char LOG_LEVEL[] = "error, warn or info";
     TEXT(NULL, "trace", "FILE", trace, "record the router's choices for inspect --trace"), \
     INT(NULL, "chunk", "N", chunk, 1, 1 << 20, "prompt tokens that are evaluated at once")
 
-/* How much an answer thinks. */
-#define THINKING_FLAGS \
+/* How a chat becomes a prompt, and how much an answer thinks. */
+#define CHAT_FLAGS \
+    TEXT(NULL, "chat-template", "FILE", chat_template, "chat template (FILE or text) for the model's own"), \
+    TEXT(NULL, "chat-template-kwargs", "JSON", chat_template_kwargs, "more variables of the chat template"), \
     SWITCH(NULL, "think", think, "think first (default: the chat template's choice)"), \
     SWITCH(NULL, "no-think", no_think, "answer without thinking first"), \
     CHOICE("effort", "LEVEL", effort, EFFORT, "none, minimal, low, medium, high, xhigh"), \
     INT(NULL, "think-budget", "N", think_budget, 0, MAX_TOKENS, "end the thinking after N tokens")
 
 /* How an answer is chosen. */
-#define SAMPLER_REAL(f, name, flags, value, lo, hi, help) REAL(NULL, flags, value, sampling.f, help),
-#define SAMPLER_WHOLE(f, name, flags, value, lo, hi, all, help) \
+#define SAMPLER_REAL_FLAG(f, name, flags, value, lo, hi, help) REAL(NULL, flags, value, sampling.f, help),
+#define SAMPLER_WHOLE_FLAG(f, name, flags, value, lo, hi, all, help) \
     U32(NULL, flags, value, sampling.f, lo, hi, help),
+#define SAMPLER_LIST_FLAG(f, name, flags, value, help) TEXTS(flags, value, sampling.f, help),
 #define SAMPLING_FLAGS \
     INT("s", "seed", "N", seed, -1, MAX_SEED, "random seed, -1: another one each time (-1)"), \
-    SAMPLER_FIELDS(SAMPLER_REAL, SAMPLER_WHOLE)
+    SAMPLER_FIELDS(SAMPLER_REAL_FLAG, SAMPLER_WHOLE_FLAG, SAMPLER_LIST_FLAG)
 
 static const struct flag run_flags[] = {
     HEADING("Model:"),
@@ -121,7 +122,7 @@ static const struct flag run_flags[] = {
     TEXT_OF("state-format", "NAME", state_format, STATES, "format of --prompt-cache: v3, v2 (v3)"),
     TEXT(NULL, "resume", "NAME", resume, "continue a saved conversation (-p: one question)"),
     SWITCH(NULL, "raw", raw, "use the prompt as it is, without the chat template"),
-    THINKING_FLAGS,
+    CHAT_FLAGS,
     SWITCH(NULL, "show-think", show_think, "print the thinking too"),
     HEADING("Answer:"),
     INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS, "limit of generated tokens, -1: none (-1)"),
@@ -138,6 +139,7 @@ static const struct flag run_flags[] = {
     TEXT(NULL, "batch", "FILE", batch, "answer requests, one JSON per line, - for stdin"),
     TEXT("o", "output", "FILE", output, "append results; skip requests that have one"),
     SWITCH(NULL, "retry-failed", retry_failed, "with --output: repeat requests that failed"),
+    SWITCH(NULL, "mix", mix, "accept an output with other settings' results"),
     SWITCH(NULL, "ordered", ordered, "write results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, beginning with line I"),
     INT(NULL, "parallel", "N", parallel, 1, 64, "answer N requests at the same time"),
@@ -146,8 +148,10 @@ static const struct flag run_flags[] = {
     CHOICE("color", "WHEN", color, COLOR, "format answers: auto, always, never (auto)"),
     SWITCH(NULL, "tokens-out", tokens_out, "print token ids instead of text"),
     SWITCH(NULL, "json", json, "print one JSON object"),
+    SWITCH(NULL, "json-full", json_full, "likewise, with counters (also --json=full)"),
     SWITCH(NULL, "csv", csv, "print tables as CSV"),
     SWITCH(NULL, "stats", stats, "print speeds and times on stderr"),
+    SWITCH(NULL, "no-speed", no_speed, "print no line about the speed of answers"),
     SAY_FLAGS,
     TEXT(NULL, "logits", "FILE", logits, "write the last logits (safetensors; -: text)"),
     SWITCH(NULL, "logits-all", logits_all, "with --logits: after every token of the prompt"),
@@ -158,7 +162,7 @@ static const struct flag run_flags[] = {
     LIST(NULL, "bench-prompt", "N,..", bench_prompt, 0, MAX_LENGTH,
          "prompt lengths to measure, 0: none (512)"),
     LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH,
-         "generation lengths to measure, 0: none (64)"),
+         "generation lengths to measure, 0: none (128)"),
     LIST(NULL, "bench-depth", "N,..", bench_depth, 0, MAX_LENGTH, "tokens of context before each (0)"),
     INT(NULL, "bench-parallel", "N", bench_parallel, 1, BENCH_MAX_PARALLEL,
         "sequences that decode in one batch (1)"),
@@ -247,7 +251,7 @@ static const struct flag serve_flags[] = {
     SAY_FLAGS,
     HEADING("Defaults of requests:"),
     TEXT(NULL, "system", "TEXT", system, "system prompt of a conversation without one"),
-    THINKING_FLAGS,
+    CHAT_FLAGS,
     INT("n", "predict,n-predict", "N", predict, -1, MAX_TOKENS,
         "limit of tokens of a chat answer, -1: none (-1)"),
     SAMPLING_FLAGS
@@ -267,7 +271,7 @@ const struct defaults_command options_commands[OPTIONS_COMMANDS] = {
 const struct defaults_command options_completion = {"completion", "a shell's completion script",
                                                     completion_flags, COUNT(completion_flags)};
 
-static void set_defaults(struct options *o)
+void options_defaults(struct options *o)
 {
     *o = (struct options){
         .log_level = EXIT_INFO,
@@ -296,369 +300,6 @@ static void set_defaults(struct options *o)
     };
 }
 
-/* Runs after the check that none of them was given without --bench. */
-static void set_bench_defaults(struct options *o)
-{
-    if (!o->bench_prompt.n)
-        o->bench_prompt = (struct number_list){1, {512}};
-    if (!o->bench_gen.n)
-        o->bench_gen = (struct number_list){1, {64}};
-    if (!o->bench_depth.n)
-        o->bench_depth = (struct number_list){1, {0}};
-    if (!o->bench_reps)
-        o->bench_reps = 5;
-}
-
-static int refuse(bool together, const char *a, const char *b, struct moeflux_err *e)
-{
-    return together ? err_set(e, ERR_USAGE, "%s and %s exclude each other", a, b) : 0;
-}
-
-static int check_needs(bool given, const char *flag, bool has, const char *other, struct moeflux_err *e)
-{
-    return given && !has ? err_set(e, ERR_USAGE, "%s goes with %s only", flag, other) : 0;
-}
-
-/* Checks where experts are computed, and how many. */
-static int check_experts(const struct options *o, struct moeflux_err *e)
-{
-    bool both = o->experts != OPTIONS_NOT_GIVEN && o->n_cpu_moe != OPTIONS_NOT_GIVEN;
-    if (!(o->expert_share > 0 && o->expert_share <= 1))
-        return err_set(e, ERR_USAGE, "--expert-share: expected more than 0 and at most 1, found %g",
-                       (double)o->expert_share);
-    if (!(o->prefer_resident >= 0))
-        return err_set(e, ERR_USAGE, "--prefer-resident: expected 0 or more, found %g",
-                       (double)o->prefer_resident);
-    return refuse(both, "--experts", "--n-cpu-moe", e);
-}
-
-static int check_thinking(const struct options *o, struct moeflux_err *e)
-{
-    bool has_effort = o->effort != OPTIONS_NOT_GIVEN, is_none = o->effort == CHAT_EFFORT_NONE - 1;
-    int rc = refuse(o->think && o->no_think, "--think", "--no-think", e);
-    if (!rc)
-        rc = refuse(o->think && is_none, "--think", "--effort none", e);
-    return rc ? rc : refuse(o->no_think && has_effort && !is_none, "--no-think", "--effort", e);
-}
-
-static int check_prompt(const struct options *o, struct moeflux_err *e)
-{
-    int rc = refuse(o->prompt && o->file, "-p", "-f", e);
-    if (!rc)
-        rc = refuse(o->prompt && o->tokens_in, "-p", "--tokens-in", e);
-    if (!rc)
-        rc = refuse(o->file && o->tokens_in, "-f", "--tokens-in", e);
-    if (!rc)
-        rc = check_thinking(o, e);
-    if (!rc)
-        rc = refuse(o->system && o->raw, "--system", "--raw", e);
-    if (!rc)
-        rc = refuse(o->system && o->tokens_in, "--system", "--tokens-in", e);
-    if (!rc)
-        rc = refuse(o->prompt_cache && o->prompt_cache_ro, "--prompt-cache", "--prompt-cache-ro", e);
-    if (!rc)
-        rc = refuse((o->prompt_cache || o->prompt_cache_ro) && (o->logits_all || o->hidden), "--prompt-cache",
-                    "--logits-all or --hidden, which need every token computed", e);
-    if (!rc)
-        rc = check_needs(o->state_format, "--state-format", o->prompt_cache, "--prompt-cache", e);
-    if (!rc && o->state_format && strcmp(o->state_format, "v2") != 0 && strcmp(o->state_format, "v3") != 0)
-        rc = err_set(e, ERR_USAGE, "--state-format: expected v2 or v3, found \"%s\"", o->state_format);
-    if (!rc)
-        rc = refuse(o->resume && (o->tokens_in || o->raw), "--resume", "--tokens-in or --raw", e);
-    if (!rc)
-        rc = refuse(o->resume && o->tools, "--resume", "--tools", e);
-    if (!rc)
-        rc = refuse(o->resume && (o->json || o->tokens_out), "--resume", "--json or --tokens-out", e);
-    if (!rc)
-        rc = refuse(o->resume && options_probes(o), "--resume", "--logits or --hidden", e);
-    if (!rc)
-        rc = refuse(o->resume && o->system, "--resume", "--system", e);
-    if (!rc)
-        rc = refuse(o->tools && (o->raw || o->tokens_in), "--tools", "--raw or --tokens-in", e);
-    return rc;
-}
-
-/* Reads "2/8". */
-static int parse_shard(struct options *o, struct moeflux_err *e)
-{
-    const char *slash = o->shard ? strchr(o->shard, '/') : NULL;
-    int64_t i = 1, n = 1;
-    char first[16];
-    o->shard_i = o->shard_n = 1;
-    if (!o->shard)
-        return 0;
-    size_t len = slash ? (size_t)(slash - o->shard) : sizeof first;
-    if (len < sizeof first) {
-        memcpy(first, o->shard, len);
-        first[len] = '\0';
-    }
-    if (len >= sizeof first || !number_int(slash + 1, 1, MAX_TOKENS, &n) || !number_int(first, 1, n, &i))
-        return err_set(e, ERR_USAGE, "--shard: expected I/N with 1 <= I <= N, found \"%s\"", o->shard);
-    o->shard_i = (uint32_t)i;
-    o->shard_n = (uint32_t)n;
-    return 0;
-}
-
-/* Measurements and reports have no state to keep. */
-static int check_state(const struct options *o, struct moeflux_err *e)
-{
-    static const char others[] = "--bench, --plan, --selftest, --list-devices or --perplexity";
-    bool other = o->bench || o->plan || o->selftest || o->list_devices || o->perplexity;
-    int rc = refuse(other && (o->prompt_cache || o->prompt_cache_ro), "--prompt-cache", others, e);
-    if (!rc)
-        rc = refuse(other && o->resume, "--resume", others, e);
-    return rc ? rc : refuse(other && o->batch, "--batch", others, e);
-}
-
-static int check_copies(const struct options *o, struct moeflux_err *e)
-{
-    int rc = refuse(o->replicate && o->tensor_split.n, "--replicate", "--tensor-split", e);
-    if (!rc)
-        rc = refuse(o->replicate && (o->experts == 1 || o->n_cpu_moe > 0), "--replicate",
-                    "--experts cpu or --n-cpu-moe", e);
-    return rc ? rc : refuse(o->replicate && o->trace, "--replicate", "--trace", e);
-}
-
-static int check_batch(struct options *o, struct moeflux_err *e)
-{
-    int rc = refuse(o->batch && (o->prompt || o->file || o->tokens_in), "--batch", "a prompt", e);
-    if (!rc)
-        rc = refuse(o->batch && options_probes(o), "--batch", "--logits or --hidden", e);
-    if (!rc)
-        rc = refuse(o->batch && (o->prompt_cache || o->prompt_cache_ro), "--batch", "--prompt-cache", e);
-    if (!rc)
-        rc = refuse(o->batch && o->resume, "--batch", "--resume", e);
-    if (!rc)
-        rc = refuse(o->batch && (o->tokens_out || o->show_think), "--batch", "--tokens-out or --show-think",
-                    e);
-    if (!rc)
-        rc = check_needs(o->output, "--output", o->batch, "--batch", e);
-    if (!rc)
-        rc = check_needs(o->retry_failed, "--retry-failed", o->batch && o->output, "--batch and --output", e);
-    if (!rc)
-        rc = check_needs(o->ordered, "--ordered", o->batch, "--batch", e);
-    if (!rc)
-        rc = check_needs(o->parallel, "--parallel", o->batch, "--batch", e);
-    if (!rc)
-        rc = check_needs(o->replicate, "--replicate", o->batch, "--batch or moeflux serve", e);
-    if (!rc)
-        rc = check_copies(o, e);
-    if (!rc)
-        rc = check_needs(o->shard, "--shard", o->batch, "--batch", e);
-    return rc ? rc : parse_shard(o, e);
-}
-
-static int check_grammar(const struct options *o, struct moeflux_err *e)
-{
-    const char *flag = o->json_schema ? "--json-schema" : o->json_object ? "--json-object" : "--grammar";
-    bool other = o->bench || o->plan || o->selftest || o->list_devices || o->perplexity;
-    bool any = o->json_schema || o->json_object || o->grammar;
-    int rc = refuse(o->json_schema && o->json_object, "--json-schema", "--json-object", e);
-    if (!rc)
-        rc = refuse((o->json_schema || o->json_object) && o->grammar, flag, "--grammar", e);
-    if (!rc)
-        rc = refuse(any && o->ignore_eos, flag, "--ignore-eos", e);
-    return rc ? rc
-              : refuse(any && other, flag, "--bench, --plan, --selftest, --list-devices or --perplexity", e);
-}
-
-static int check_output(const struct options *o, struct moeflux_err *e)
-{
-    bool text_logits = o->logits && strcmp(o->logits, "-") == 0;
-    int rc = refuse(o->json && o->csv, "--json", "--csv", e);
-    if (!rc)
-        rc = refuse(o->json && o->tokens_out, "--json", "--tokens-out", e);
-    if (!rc)
-        rc = refuse(o->json && text_logits, "--json", "--logits -", e);
-    if (!rc)
-        rc = refuse(text_logits && (o->predict > 0 || o->predict == OPTIONS_NO_LIMIT), "--logits -", "-n", e);
-    if (!rc)
-        rc = check_needs(o->logits_all, "--logits-all", o->logits, "--logits", e);
-    if (!rc)
-        rc = check_needs(o->csv, "--csv", o->bench || o->list_devices || o->compare.n,
-                         "--bench, --list-devices or --compare", e);
-    if (!rc && o->logits && o->hidden && strcmp(o->logits, o->hidden) == 0)
-        rc = err_set(e, ERR_USAGE, "--logits and --hidden name the same file, %s", o->hidden);
-    if (!rc && o->hidden && strcmp(o->hidden, "-") == 0)
-        rc = err_set(e, ERR_USAGE, "--hidden: expected a file, found \"-\"");
-    return rc;
-}
-
-static int check_modes(const struct options *o, struct moeflux_err *e)
-{
-    int rc = refuse(o->bench && o->selftest, "--bench", "--selftest", e);
-    if (!rc)
-        rc = refuse(o->plan && o->bench, "--plan", "--bench", e);
-    if (!rc)
-        rc = refuse(o->perplexity && (o->bench || o->plan || o->selftest || o->list_devices), "--perplexity",
-                    "--bench, --plan, --selftest or --list-devices", e);
-    if (!rc)
-        rc = refuse(o->perplexity && (o->prompt || o->file || o->tokens_in), "--perplexity", "a prompt", e);
-    if (!rc)
-        rc = refuse(o->perplexity && options_probes(o), "--perplexity", "--logits or --hidden", e);
-    if (!rc)
-        rc = check_needs(o->compare.n, "--compare", o->perplexity, "--perplexity", e);
-    if (!rc)
-        rc = refuse(o->compare.n && o->usage, "--compare", "--usage", e);
-    if (!rc)
-        rc = refuse(o->compare.n && o->trace, "--compare", "--trace", e);
-    if (!rc)
-        rc = refuse(o->plan && o->selftest, "--plan", "--selftest", e);
-    if (!rc)
-        rc = refuse(o->plan && o->list_devices, "--plan", "--list-devices", e);
-    if (!rc)
-        rc = refuse(o->plan && options_probes(o), "--plan", "--logits or --hidden", e);
-    if (!rc)
-        rc = refuse(o->list_devices && o->selftest, "--list-devices", "--selftest", e);
-    if (!rc)
-        rc = refuse(o->list_devices && o->bench, "--list-devices", "--bench", e);
-    if (!rc)
-        rc = refuse(o->selftest && o->json, "--selftest", "--json", e);
-    if (!rc)
-        rc = refuse(o->bench && options_probes(o), "--bench", "--logits or --hidden", e);
-    if (!rc)
-        rc = refuse(o->trace && (o->plan || o->selftest || o->list_devices), "--trace",
-                    "--plan, --selftest or --list-devices", e);
-    return rc;
-}
-
-static int check_bench(struct options *o, struct moeflux_err *e)
-{
-    int rc = check_needs(o->bench_prompt.n, "--bench-prompt", o->bench, "--bench", e);
-    if (!rc)
-        rc = check_needs(o->bench_gen.n, "--bench-gen", o->bench, "--bench", e);
-    if (!rc)
-        rc = check_needs(o->bench_depth.n, "--bench-depth", o->bench, "--bench", e);
-    if (!rc)
-        rc = check_needs(o->bench_reps, "--bench-reps", o->bench, "--bench", e);
-    if (!rc)
-        rc = check_needs(o->bench_parallel, "--bench-parallel", o->bench, "--bench", e);
-    set_bench_defaults(o);
-    return rc;
-}
-
-/* Checks how tokens are sampled and where the answer stops. */
-static int check_answer(const struct options *o, struct moeflux_err *e)
-{
-    struct sampler_options sampling = options_sampling(o, 0);
-    for (uint32_t i = 0; i < o->stop.n; i++)
-        if (!utf8_is_valid(o->stop.values[i], strlen(o->stop.values[i])))
-            return err_set(e, ERR_USAGE, "--stop: expected UTF-8");
-    return sampler_check(&sampling, e);
-}
-
-/* Whether the CPU is among the devices; all: whether it is the only one. */
-static bool names_cpu(const char *device, bool all)
-{
-    uint32_t n = 0, n_cpu = 0;
-    for (const char *at = device; at; n++) {
-        size_t len = strcspn(at, ",");
-        n_cpu += len == 3 && memcmp(at, "cpu", 3) == 0;
-        at = at[len] ? at + len + 1 : NULL;
-    }
-    return n_cpu > 0 && (!all || n_cpu == n);
-}
-
-/* Whether --device, or its default, is the CPU alone. */
-static bool takes_cpu(const char *device)
-{
-    struct moeflux_device all[2];
-    struct moeflux_err ignored;
-    if (device && strcmp(device, "auto") != 0)
-        return names_cpu(device, true);
-    /* The default device comes first. */
-    return moeflux_list_devices(all, 2, &ignored) > 0 && strcmp(all[0].kind, "cpu") == 0;
-}
-
-_Static_assert((int)NUMBER_LIST_MAX == (int)MOEFLUX_MAX_DEVICES, "a list has an entry for each device");
-
-static int check_device(const struct options *o, struct moeflux_err *e)
-{
-    if (o->selftest && o->device && (strchr(o->device, ',') || strcmp(o->device, "all") == 0))
-        return err_set(e, ERR_USAGE, "--selftest checks one device, --device names several");
-    if (!o->gpu_memory.n || !takes_cpu(o->device))
-        return 0;
-    return err_set(e, ERR_USAGE, "--gpu-memory goes with a GPU; here the CPU computes, and --memory counts");
-}
-
-/* Checks the flags that a model is opened with, in a run or in one setting of --compare. */
-static int check_engine(const struct options *o, struct moeflux_err *e)
-{
-    int rc = check_device(o, e);
-    return rc ? rc : check_experts(o, e);
-}
-
-static int need_model(const struct options *o, struct moeflux_err *e)
-{
-    return o->model
-               ? 0
-               : err_set(e, ERR_USAGE,
-                         "-m DIR is missing: which model? DIR is a directory of safetensors files, or what "
-                         "moeflux convert made of one (MOEFLUX_MODEL sets it too; --help shows the usage)");
-}
-
-static int check_run(struct options *o, struct moeflux_err *e)
-{
-    int rc = check_modes(o, e);
-    if (!rc)
-        rc = check_bench(o, e);
-    if (!rc)
-        rc = check_engine(o, e);
-    if (!rc)
-        rc = check_prompt(o, e);
-    if (!rc)
-        rc = check_state(o, e);
-    if (!rc)
-        rc = check_batch(o, e);
-    if (!rc)
-        rc = check_grammar(o, e);
-    if (!rc)
-        rc = check_output(o, e);
-    if (!rc)
-        rc = check_answer(o, e);
-    if (rc)
-        return rc;
-    o->verb = o->list_devices ? VERB_LIST_DEVICES
-              : o->selftest   ? VERB_SELFTEST
-              : o->plan       ? VERB_PLAN
-              : o->perplexity ? VERB_PERPLEXITY
-              : o->bench      ? VERB_BENCH
-              : o->batch      ? VERB_BATCH
-                              : VERB_RUN;
-    return o->verb == VERB_LIST_DEVICES || o->verb == VERB_SELFTEST ? 0 : need_model(o, e);
-}
-
-static int check_inspect(const struct options *o, struct moeflux_err *e)
-{
-    int rc = o->model || o->trace || o->usage
-                 ? 0
-                 : err_set(e, ERR_USAGE,
-                           "MODEL is missing: a directory or a config.json (--help shows the usage)");
-    if (!rc)
-        rc = refuse(o->trace && o->usage, "--trace", "--usage", e);
-    return rc ? rc : check_engine(o, e);
-}
-
-static int check_serve(struct options *o, struct moeflux_err *e)
-{
-    struct sampler_options sampling = options_sampling(o, 0);
-    int rc = need_model(o, e);
-    if (!rc)
-        rc = check_engine(o, e);
-    if (!rc)
-        rc = check_thinking(o, e);
-    if (!rc)
-        rc = sampler_check(&sampling, e);
-    if (!rc)
-        rc = secret_take(o, e);
-    if (!rc)
-        rc = refuse(o->replicate && o->state_dir, "--replicate", "--state-dir", e);
-    if (!rc && o->sequences && o->sequences < o->parallel)
-        rc = err_set(e, ERR_USAGE, "--sequences: expected at least the %lld of --parallel, found %lld",
-                     (long long)o->parallel, (long long)o->sequences);
-    return rc ? rc : check_copies(o, e);
-}
-
 /* --- the environment and the configuration file --- */
 
 static bool is_one_of(size_t at, const size_t *fields, size_t n)
@@ -672,7 +313,7 @@ static bool is_one_of(size_t at, const size_t *fields, size_t n)
  * call is about, nor what would silently change the result of a conversion. */
 static bool may_set(const struct defaults_command *c, const struct flag *f)
 {
-    static const size_t settings[] = {AT(show_think), AT(stats),     AT(threads),
+    static const size_t settings[] = {AT(show_think), AT(stats),     AT(no_speed), AT(threads),
                                       AT(quiet),      AT(log_level), AT(color)};
     static const size_t others[] = {AT(help), AT(trace), AT(api_key)};
     if (c->flags == convert_flags || c->flags == inspect_flags)
@@ -702,19 +343,35 @@ static bool is_used(const struct defaults_command *c, const struct flag *f, cons
     static const struct {
         size_t at, excluded_by;
     } rivals[] = {
-        {AT(think), AT(no_think)},    {AT(no_think), AT(think)},    {AT(no_think), AT(effort)},
-        {AT(effort), AT(no_think)},   {AT(think), AT(effort)},      {AT(effort), AT(think)},
-        {AT(experts), AT(n_cpu_moe)}, {AT(n_cpu_moe), AT(experts)}, {AT(system), AT(raw)},
-        {AT(system), AT(tokens_in)},  {AT(system), AT(resume)},     {AT(predict), AT(logits)},
-        {AT(usage), AT(compare)},     {AT(show_think), AT(batch)},  {AT(quiet), AT(log_level)},
-        {AT(log_level), AT(quiet)},   {AT(cpu_isa), AT(device)},    {AT(tensor_split), AT(device)},
+        {AT(think), AT(no_think)},
+        {AT(no_think), AT(think)},
+        {AT(no_think), AT(effort)},
+        {AT(effort), AT(no_think)},
+        {AT(think), AT(effort)},
+        {AT(effort), AT(think)},
+        {AT(experts), AT(n_cpu_moe)},
+        {AT(n_cpu_moe), AT(experts)},
+        {AT(system), AT(raw)},
+        {AT(chat_template), AT(raw)},
+        {AT(chat_template), AT(tokens_in)},
+        {AT(chat_template_kwargs), AT(raw)},
+        {AT(chat_template_kwargs), AT(tokens_in)},
+        {AT(system), AT(tokens_in)},
+        {AT(system), AT(resume)},
+        {AT(predict), AT(logits)},
+        {AT(usage), AT(compare)},
+        {AT(show_think), AT(batch)},
+        {AT(quiet), AT(log_level)},
+        {AT(log_level), AT(quiet)},
+        {AT(cpu_isa), AT(device)},
+        {AT(tensor_split), AT(device)},
     };
     const struct options *o = into;
     for (size_t i = 0; i < COUNT(rivals); i++)
         if (rivals[i].at == f->at && has(c, given, rivals[i].excluded_by))
             return false;
     if (f->at == AT(gpu_memory) && has(c, given, AT(device)))
-        return !takes_cpu(o->device);
+        return !check_takes_cpu(o->device);
     return c->flags != inspect_flags || f->at != AT(model) || !(o->trace || o->usage);
 }
 
@@ -737,6 +394,16 @@ static void note_given(struct options *o, const struct defaults_command *c, cons
                 o->given[k] = true;
 }
 
+/* "none" stands for no texts; what comes after it is added to none. */
+static void take_breakers(struct texts *t)
+{
+    uint32_t first = t->n;
+    while (first > 0 && strcmp(t->values[first - 1], "none") != 0)
+        first--;
+    memmove(t->values, t->values + first, (t->n - first) * sizeof *t->values);
+    t->n -= first;
+}
+
 static int take_defaults(struct options *o, const struct defaults_command *c, int argc, char **argv,
                          struct moeflux_err *e)
 {
@@ -748,41 +415,11 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
         rc = defaults_apply(&o->defaults, &rules, c, given, o, scratch, e);
     if (rc == 0)
         note_given(o, c, given);
+    take_breakers(&o->sampling.dry_breakers);
     free(scratch);
     if (o->quiet)
         o->log_level = EXIT_ERROR;
     return rc;
-}
-
-/* A single directory is only verified. */
-static int check_convert(const struct options *o, struct moeflux_err *e)
-{
-    bool settings = o->lossy || o->half_scales || o->bits || o->group || o->expert_bits || o->expert_group ||
-                    o->spread || o->recipe != OPTIONS_NOT_GIVEN || o->scales != OPTIONS_NOT_GIVEN ||
-                    o->mode != OPTIONS_NOT_GIVEN || o->expert_mode != OPTIONS_NOT_GIVEN;
-    if (o->dst)
-        return 0;
-    if (!o->verify)
-        return err_set(e, ERR_USAGE, "DST is missing (--help shows the usage)");
-    return settings
-               ? err_set(e, ERR_USAGE, "--verify of a converted model takes no other flag than --threads")
-               : 0;
-}
-
-static int check(struct options *o, struct moeflux_err *e)
-{
-    switch (o->verb) {
-    case VERB_CONVERT:
-        return check_convert(o, e);
-    case VERB_SERVE:
-        return check_serve(o, e);
-    case VERB_INSPECT:
-        return check_inspect(o, e);
-    case VERB_GET:
-        return get_flags_check(o, e);
-    default:
-        return check_run(o, e);
-    }
 }
 
 /* Checks the word without a flag: it may only follow --selftest. is_first: it is the first argument. */
@@ -801,7 +438,7 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     static const enum verb verbs[OPTIONS_COMMANDS] = {VERB_RUN, VERB_CONVERT, VERB_INSPECT, VERB_SERVE,
                                                       VERB_GET};
     size_t at = 0;
-    set_defaults(o);
+    options_defaults(o);
     if (foreign_command(&o->foreign, &argc, &argv, e))
         return ERR_USAGE;
     for (size_t i = 1; i < OPTIONS_COMMANDS && argc > 1; i++)
@@ -841,7 +478,7 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     rc = take_defaults(o, c, argc, argv, e);
     if (rc)
         return rc;
-    rc = check(o, e);
+    rc = check_options(o, e);
     if (rc == ERR_USAGE)
         defaults_explain(&o->defaults, e);
     return rc;
@@ -898,8 +535,8 @@ const char *options_cpu_isa(const struct options *o)
     const char *wish = getenv("MOEFLUX_CPU_ISA");
     if (o->cpu_isa)
         return o->cpu_isa;
-    bool computes =
-        o->experts == 1 || o->n_cpu_moe > 0 || takes_cpu(o->device) || names_cpu(o->device, false);
+    bool computes = o->experts == 1 || o->n_cpu_moe > 0 || check_takes_cpu(o->device) ||
+                    check_names_cpu(o->device, false);
     return wish && *wish && computes ? wish : NULL;
 }
 

@@ -60,6 +60,8 @@ struct options {
 
     const char *prompt, *file, *tokens_in;      /* no more than one is given */
     const char *system;                         /* text of the system message */
+    const char *chat_template;                  /* a file, or the template's text; NULL: the model's own */
+    const char *chat_template_kwargs;           /* JSON: more variables of the template */
     const char *prompt_cache, *prompt_cache_ro; /* no more than one is given */
     const char *state_format;                   /* "v2" or "v3"; NULL: v3 */
     const char *resume;                         /* name of a saved conversation */
@@ -69,6 +71,7 @@ struct options {
 
     bool ordered;               /* results in the order of the lines */
     bool retry_failed;          /* failed results in `output` count as missing */
+    bool mix;                   /* `output` may have results of other settings */
     int color;                  /* formatted answers: 0: on a terminal, 1: always, 2: never */
     const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
     const char *shard;          /* "I/N"; shard_i and shard_n are its parts */
@@ -79,7 +82,7 @@ struct options {
     struct sampler_options sampling; /* without seed and bias */
     /* [i] of sampler_fields: set by the command line or the user's file; else a model may set it */
     bool given[SAMPLER_N_FIELDS];
-    struct flag_texts stop;
+    struct texts stop;
     const char *tools;                 /* a file */
     int64_t logprobs;                  /* number of likeliest tokens for each; REQUEST_NO_LOGPROBS */
     const char *json_schema, *grammar; /* files; json_schema may be the text itself */
@@ -87,9 +90,11 @@ struct options {
     bool ignore_eos;
 
     bool tokens_out, json, csv, stats, logits_all;
+    bool no_speed;               /* a conversation has no line about the speed of an answer */
+    bool json_full;              /* --json=full: `json` too */
     const char *logits, *hidden; /* files; logits may be "-" */
     const char *perplexity;      /* a file, or "-" */
-    struct flag_texts compare;   /* one text for each --compare; options_setting parses them */
+    struct texts compare;        /* one text for each --compare; options_setting parses them */
 
     const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL: not given (host always is) */
     const char *api_key; /* serve: keys with commas between them; in secret_key, or MOEFLUX_API_KEY's value */
@@ -109,7 +114,7 @@ struct options {
     const char *shell; /* completion */
 
     const char *repository, *revision;  /* get; revision NULL: main */
-    struct flag_texts include, exclude; /* get: patterns */
+    struct texts include, exclude; /* get: patterns */
     int64_t connections, tries;         /* get */
     bool dry_run;                       /* get */
 
@@ -125,6 +130,9 @@ struct options {
  * failure, too. */
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e);
 void options_free(struct options *o);
+
+/* Sets what a command line without flags means. */
+void options_defaults(struct options *o);
 
 /* The commands and their flags. The first is run, which has no name on the command line. */
 enum { OPTIONS_COMMANDS = 5 };

@@ -7,6 +7,7 @@
 #include <strings.h>
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "cli/exit.h"
@@ -15,6 +16,7 @@
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
+#include "cli/talk/adjust.h"
 #include "cli/talk/saved.h"
 #include "cli/say.h"
 #include "cli/setup.h"
@@ -211,7 +213,13 @@ static int command_load(struct talk *t, const char *argument, struct moeflux_err
 
 static int command_delete(struct talk *t, const char *argument, struct moeflux_err *e)
 {
+    char question[160];
     int rc = *argument ? 0 : err_set(e, ERR_USAGE, "/delete NAME: which session? (/sessions lists them)");
+    if (!rc)
+        rc = saved_check_name(argument, e);
+    snprintf(question, sizeof question, "Delete the session %.64s? [y/N] ", argument);
+    if (!rc && saved_exists(argument) && !agrees(t, question))
+        return 0;
     if (!rc)
         rc = saved_delete(argument, e);
     if (!rc && t->name && strcmp(t->name, argument) == 0) {
@@ -242,6 +250,50 @@ static int command_stats(struct talk *t, const char *argument, struct moeflux_er
     return 0;
 }
 
+static int command_continue(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)argument;
+    return talk_continue(t, e);
+}
+
+/* Returns a file's path with "~/" replaced, from malloc; NULL: no memory. */
+static char *home_path(const char *path, struct moeflux_err *e)
+{
+    struct str whole = {0};
+    const char *home = getenv("HOME");
+    bool is_home = strncmp(path, "~/", 2) == 0 && home;
+    str_addf(&whole, "%s%s", is_home ? home : "", is_home ? path + 1 : path);
+    if (str_ok(&whole))
+        return whole.data;
+    str_free(&whole);
+    err_set(e, ERR_MEMORY, "out of memory for a path");
+    return NULL;
+}
+
+/* Keeps a file's text for the next question. */
+static int command_read(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    enum { MOST_BYTES = 1 << 26 };
+    char note[192], *text = NULL;
+    size_t len = 0;
+    if (!*argument)
+        return report_failure(err_set(e, ERR_USAGE, "/read FILE: which file?"), e);
+    char *path = home_path(argument, e);
+    int rc = path ? file_read_text(path, MOST_BYTES, &text, &len, e) : ERR_MEMORY;
+    if (!rc && strlen(text) != len)
+        rc = err_set(e, ERR_FORMAT, "%s: a NUL byte: it is no text", path);
+    if (!rc) {
+        while (len > 0 && text[len - 1] == '\n')
+            text[--len] = '\0';
+        str_addf(&t->attached, "%s\n\n", text);
+        snprintf(note, sizeof note, "[%.100s: %zu bytes go with the next question]", argument, len);
+        talk_note(t, note);
+    }
+    free(text);
+    free(path);
+    return report_failure(rc, e);
+}
+
 static int command_quit(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
@@ -258,8 +310,12 @@ static const struct command {
     {"/clear", "", "forget the conversation and begin a new one", command_clear},
     {"/undo", "", "back before the last question", command_undo},
     {"/retry", "", "another answer to the last question", command_retry},
+    {"/continue", "", "go on with an answer that was stopped", command_continue},
     {"/edit", "", "change the last question in $EDITOR and ask it again", command_edit},
     {"/write", " [TEXT]", "write a question of several lines in $EDITOR", command_write},
+    {"/read", " FILE", "put a file's text before the next question", command_read},
+    {"/set", " NAME VALUE", "set an option of the sampler, as /set temp 0.5", adjust_set},
+    {"/think", " HOW", "on, off, auto, low, medium, high: how much to think", adjust_think},
     {"/show", "", "print the conversation", command_show},
     {"/save", " NAME", "save the conversation, now and after each answer", command_save},
     {"/load", " NAME", "go on with a saved conversation", command_load},
@@ -268,6 +324,12 @@ static const struct command {
     {"/system", " [TEXT]", "show the system text, or begin anew with another (-: none)", command_system},
     {"/stats", "", "speeds and times of the last answer", command_stats},
     {"/quit", "", "end the program (also Ctrl-D)", command_quit},
+    /* Names that users of other programs type. */
+    {"/exit", "", NULL, command_quit},
+    {"/bye", "", NULL, command_quit},
+    {"/q", "", NULL, command_quit},
+    {"/regen", "", NULL, command_retry},
+    {"/regenerate", "", NULL, command_retry},
 };
 
 static const char keys_help[] =
@@ -290,8 +352,9 @@ static int command_help(struct talk *t, const char *argument, struct moeflux_err
     (void)argument;
     (void)e;
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        say("  %s%-*s %s\n", commands[i].name, 16 - (int)strlen(commands[i].name), commands[i].argument,
-            commands[i].help);
+        if (commands[i].help)
+            say("  %s%-*s %s\n", commands[i].name, 17 - (int)strlen(commands[i].name), commands[i].argument,
+                commands[i].help);
     say("%s", keys_help);
     return 0;
 }
@@ -341,9 +404,21 @@ static enum line_event read_question(struct talk *t, struct str *question)
     return LINE_INTERRUPTED;
 }
 
+/* Asks the question after what /read has read. */
+static int ask_with_files(struct talk *t, const char *question, struct moeflux_err *e)
+{
+    struct str whole = t->attached;
+    t->attached = (struct str){0};
+    str_add_text(&whole, question);
+    int rc = str_ok(&whole) ? talk_ask(t, str_text(&whole), e) : err_set(e, ERR_MEMORY, "out of memory");
+    str_free(&whole);
+    return rc;
+}
+
 static int handle_question(struct talk *t, const struct str *question, struct moeflux_err *e)
 {
     const char *text = str_text(question), *start = text + strspn(text, " \t\n");
+    bool is_end = strcmp(start, "exit") == 0 || strcmp(start, "quit") == 0 || strcmp(start, "bye") == 0;
     bool is_command = text[0] == '/' && text[1] != '/';
     if (!*start)
         return 0;
@@ -351,7 +426,11 @@ static int handle_question(struct talk *t, const struct str *question, struct mo
     line_remember(t->line, *start == '/' ? text : start);
     if (is_command)
         return run_command(t, text, e);
-    return talk_ask(t, text[0] == '/' ? text + 1 : start, e);
+    if (is_end && text == start && !t->attached.len) {
+        talk_note(t, "[/quit or Ctrl-D ends the program; a blank before the word asks it]");
+        return 0;
+    }
+    return ask_with_files(t, text[0] == '/' ? text + 1 : start, e);
 }
 
 static int loop(struct talk *t, struct moeflux_err *e)
@@ -424,7 +503,8 @@ static int start(struct talk *t, struct moeflux_err *e)
 int interactive_run(const struct options *o, const struct term *term, struct output *out,
                     struct moeflux_err *e)
 {
-    struct talk t = {.options = o, .term = term, .out = out};
+    struct options own = *o;
+    struct talk t = {.options = &own, .own = &own, .term = term, .out = out};
     if (signals_catch_interrupt(e))
         return ERR_IO;
     bar_init(&t.bar, term);
@@ -460,7 +540,8 @@ static int ask_once(struct talk *t, const struct prompt *p, struct moeflux_err *
 int interactive_continue(const struct options *o, const struct term *term, struct output *out,
                          struct moeflux_err *e)
 {
-    struct talk t = {.options = o, .term = term, .out = out, .is_script = true};
+    struct options own = *o;
+    struct talk t = {.options = &own, .own = &own, .term = term, .out = out, .is_script = true};
     struct prompt p = {0};
     if (signals_catch_interrupt(e))
         return ERR_IO;

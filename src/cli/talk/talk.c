@@ -17,6 +17,7 @@
 #include "cli/talk/saved.h"
 #include "cli/say.h"
 #include "cli/signals.h"
+#include "cli/terminal/line.h"
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
 #include "generate/choice.h"
@@ -119,13 +120,18 @@ static bool restore_question(struct talk *t)
 
 /* ---- answers ---- */
 
-static int generate(struct talk *t, bool evaluated, struct moeflux_err *e)
+/* evaluated: the sequence is at the answer's beginning, or at `continues`, the text that it goes on from; NULL: it
+ * begins. */
+static int generate(struct talk *t, bool evaluated, const char *continues, bool in_thinking,
+                    struct moeflux_err *e)
 {
     const struct options *o = t->options;
     struct printer printer;
     struct choice choice = {.request.options = options_request(o)};
     struct request_options *request = &choice.request.options;
     request->raw = false;
+    request->continues = continues;
+    request->continues_thinking = in_thinking;
     request->grammar = t->grammar.len ? str_text(&t->grammar) : NULL;
     int rc = request_use_chat(request, &t->generator, "the answer", e);
     if (rc)
@@ -143,26 +149,38 @@ static int generate(struct talk *t, bool evaluated, struct moeflux_err *e)
     return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
 }
 
+/* Prints how fast the answer came, unless --stats says it. */
+static void tell_speed(const struct talk *t)
+{
+    const struct options *o = t->options;
+    const struct answer *a = &t->answer;
+    char text[128], prompt[48] = "", speed[32] = "";
+    if (o->no_speed || o->stats || o->log_level < EXIT_INFO || !a->tokens.n)
+        return;
+    if (t->stats.n_prompt && t->stats.prefill_ns)
+        snprintf(prompt, sizeof prompt, "prompt %u tokens, %.4g tok/s; ", t->stats.n_prompt,
+                 stats_rate(t->stats.n_prompt, t->stats.prefill_ns));
+    if (a->n_decoded && a->decode_ns)
+        snprintf(speed, sizeof speed, ", %.4g tok/s", stats_rate(a->n_decoded, a->decode_ns));
+    snprintf(text, sizeof text, "[%sanswer %zu tokens%s]", prompt, a->tokens.n, speed);
+    talk_note(t, text);
+}
+
 static void tell_stop(const struct talk *t)
 {
+    char text[96];
+    snprintf(text, sizeof text, "[stopped at -n %lld: /continue goes on]", (long long)t->options->predict);
     if (t->answer.stop == ANSWER_INTERRUPTED)
-        talk_note(t, t->answer.tokens.n ? "[stopped]" : "[stopped: /retry asks again]");
+        talk_note(t, t->answer.tokens.n ? "[stopped: /continue goes on]" : "[stopped: /retry asks again]");
     else if (t->answer.stop == ANSWER_LENGTH)
-        talk_note(t, "[-n reached]");
+        talk_note(t, text);
     else if (t->answer.stop == ANSWER_CONTEXT)
-        talk_note(t, "[the context is full: /clear starts a new conversation, -c makes it larger]");
+        talk_note(t, "[the context is full: /undo goes back, /clear starts anew, -c makes it larger]");
 }
 
 /* Answers the last question. A failure leaves it without an answer. */
-static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
+static void report_answer(const struct talk *t)
 {
-    /* The question is saved before its answer, which may take long. */
-    talk_keep_quietly(t, false);
-    answer_free(&t->answer);
-    t->answer.stop = ANSWER_INTERRUPTED;
-    int rc = generate(t, evaluated, e);
-    if (rc && rc != ERR_INTERRUPTED)
-        return rc;
     signals_clear();
     if (!t->is_script)
         tell_stop(t);
@@ -170,6 +188,22 @@ static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
     logprob_lines_say(t->generator.tokenizer, &t->answer);
     if (t->options->stats)
         stats_print(&t->stats, &t->answer, &t->generator);
+    if (!t->is_script)
+        tell_speed(t);
+}
+
+static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
+{
+    /* The question is saved before its answer, which may take long. */
+    talk_keep_quietly(t, false);
+    answer_free(&t->answer);
+    t->answer.stop = ANSWER_INTERRUPTED;
+    if (t->line)
+        line_hold(t->line);
+    int rc = generate(t, evaluated, NULL, false, e);
+    if (rc && rc != ERR_INTERRUPTED)
+        return rc;
+    report_answer(t);
     return t->answer.tokens.n ? conversation_answer(&t->conversation, &t->generator, &t->answer, e) : 0;
 }
 
@@ -205,7 +239,7 @@ static int put_question(struct talk *t, const char *text, bool instead, struct m
     if (!rc && next.tokens.n > t->generator.max_context)
         rc = err_set(e, ERR_USAGE,
                      "with this question the conversation has %zu tokens, the context holds %u "
-                     "(/clear starts a new one)",
+                     "(/undo goes back, /clear starts a new one, -c makes it larger)",
                      next.tokens.n, t->generator.max_context);
     struct conversation old = rc ? next : t->conversation;
     if (!rc)
@@ -252,6 +286,66 @@ int talk_retry(struct talk *t, struct moeflux_err *e)
     if (!rc)
         return answer_or_report(t, evaluated, e);
     exit_report(rc, e);
+    return 0;
+}
+
+/* Evaluates the answer so far, of which the sequence mostly has all but the last token. */
+static int evaluate_rest(struct talk *t, struct moeflux_err *e)
+{
+    struct generator *s = &t->generator;
+    struct prefill p = {.ids = t->conversation.tokens.ids, .n = (uint32_t)t->conversation.tokens.n};
+    uint32_t before = moeflux_session_position(s->sequence), n_reused;
+    t->is_kept = false;
+    int rc = prefill_begin(s, &p, &n_reused, e);
+    if (!rc && (n_reused != before || t->is_reseeded))
+        rc = new_sampler(t, s->seed, n_reused, e);
+    t->is_reseeded = false;
+    t->first_at = n_reused < t->first_at ? 0 : t->first_at;
+    t->stats = (struct stats){.n_prompt = p.n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
+    if (!rc)
+        rc = prefill_run(s, &p, NULL, e);
+    t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
+    bar_hold(&t->bar);
+    return rc;
+}
+
+static int continue_last(struct talk *t, bool in_thinking, struct moeflux_err *e)
+{
+    const struct turn *last = conversation_last(&t->conversation);
+    char *text = mem_text(str_text(&last->answer), e);
+    answer_free(&t->answer);
+    t->answer.stop = ANSWER_INTERRUPTED;
+    if (t->line)
+        line_hold(t->line);
+    int rc = text ? evaluate_rest(t, e) : ERR_MEMORY;
+    if (!rc)
+        rc = generate(t, true, text, in_thinking, e);
+    free(text);
+    /* Without more tokens it is closed as it was. */
+    struct moeflux_err closing;
+    int closed = conversation_continue(&t->conversation, &t->generator, &t->answer, rc ? &closing : e);
+    if (!rc || rc == ERR_INTERRUPTED)
+        report_answer(t);
+    return rc == ERR_INTERRUPTED || !rc ? closed : rc;
+}
+
+int talk_continue(struct talk *t, struct moeflux_err *e)
+{
+    bool in_thinking;
+    if (t->conversation.tokens.n >= t->generator.max_context) {
+        talk_note(t, "[the context is full: /undo goes back, /clear starts anew, -c makes it larger]");
+        return 0;
+    }
+    if (!conversation_reopen(&t->conversation, &t->generator.chat, &in_thinking)) {
+        talk_note(t, "[no answer was stopped before its end]");
+        return 0;
+    }
+    int rc = continue_last(t, in_thinking, e);
+    if (rc && t->out->fault.code)
+        return rc;
+    if (rc)
+        exit_report(rc, e);
+    talk_keep_quietly(t, false);
     return 0;
 }
 
@@ -461,5 +555,7 @@ void talk_free(struct talk *t)
     answer_free(&t->answer);
     conversation_free(&t->conversation);
     str_free(&t->grammar);
+    str_free(&t->attached);
+    free(t->set_text);
     generator_close(&t->generator);
 }

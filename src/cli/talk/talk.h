@@ -19,9 +19,12 @@ struct term;
 
 struct talk { /* zeroed at first */
     const struct options *options;
+    struct options *own; /* `options`, which /set and /think change */
     const struct term *term;
     struct output *out;
     struct line *line;
+    struct str attached; /* text of /read, which goes with the next question */
+    char *set_text;      /* a text of /set, which `own` borrows; NULL: none */
     struct bar bar;
     struct str grammar; /* every answer must fit it; empty: none */
     struct generator generator;
@@ -49,6 +52,8 @@ int talk_ask(struct talk *t, const char *text, struct moeflux_err *e);
 int talk_ask_instead(struct talk *t, const char *text, struct moeflux_err *e);
 /* Answers the last question again, with another seed. */
 int talk_retry(struct talk *t, struct moeflux_err *e);
+/* Goes on with the last answer if it was stopped before its end. */
+int talk_continue(struct talk *t, struct moeflux_err *e);
 /* Removes the last question and its answer. */
 int talk_undo(struct talk *t, struct moeflux_err *e);
 

@@ -6,6 +6,7 @@
 #include <langinfo.h>
 #include <locale.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,7 +40,15 @@ struct line {
     bool pastes;       /* the terminal marks where pasted text begins and ends */
     mbstate_t partial; /* state of a character that arrives in pieces */
     struct keyboard keyboard;
+    bool is_held;
 };
+
+/* The terminal's modes between two lines: as it was, and quiet. For handlers of signals, so they are no
+ * members. */
+static struct termios plain_mode, quiet_mode;
+static const int ends[] = {SIGTERM, SIGHUP, SIGQUIT, SIGTSTP};
+enum { N_ENDS = sizeof ends / sizeof *ends };
+static struct sigaction before_hold[N_ENDS];
 
 /* Keys are passed to libedit as characters that nobody types: those of the C1 set, from 0x80 on. */
 enum { CODES = 0x80, END_OF_CODES = 0xA0 };
@@ -224,6 +233,48 @@ static void bind_keys(struct line *l)
     el_set(l->edit, EL_BIND, "\\213", "moeflux-insert-pasted", NULL);
 }
 
+/* Gives the terminal back for as long as the program is stopped, or for good. */
+static void on_end(int number)
+{
+    int saved = errno;
+    tcsetattr(STDIN_FILENO, TCSANOW, &plain_mode);
+    if (number == SIGTSTP) {
+        raise(SIGSTOP);
+        if (tcgetpgrp(STDIN_FILENO) == getpgrp())
+            tcsetattr(STDIN_FILENO, TCSANOW, &quiet_mode);
+        errno = saved;
+        return;
+    }
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* Ends the quiet mode without changing the terminal's. */
+static void let_go(struct line *l)
+{
+    for (int i = 0; l->is_held && i < N_ENDS; i++)
+        sigaction(ends[i], &before_hold[i], NULL);
+    l->is_held = false;
+}
+
+void line_hold(struct line *l)
+{
+    struct sigaction action = {.sa_handler = on_end, .sa_flags = SA_RESTART};
+    if (l->is_held || tcgetattr(STDIN_FILENO, &plain_mode) < 0)
+        return;
+    sigemptyset(&action.sa_mask);
+    quiet_mode = plain_mode;
+    quiet_mode.c_lflag &= ~(tcflag_t)ECHO;
+    quiet_mode.c_lflag |= NOFLSH;
+    for (int i = 0; i < N_ENDS; i++) {
+        sigaction(ends[i], NULL, &before_hold[i]);
+        if (before_hold[i].sa_handler != SIG_IGN)
+            sigaction(ends[i], &action, NULL);
+    }
+    l->is_held = true;
+    tcsetattr(STDIN_FILENO, TCSADRAIN, &quiet_mode);
+}
+
 struct line *line_open(bool pastes, struct moeflux_err *e)
 {
     struct line *l = mem_new(1, sizeof *l, e);
@@ -251,6 +302,9 @@ void line_close(struct line *l)
 {
     if (!l)
         return;
+    if (l->is_held)
+        tcsetattr(STDIN_FILENO, TCSADRAIN, &plain_mode);
+    let_go(l);
     if (l->edit)
         el_end(l->edit);
     if (l->history)
@@ -273,6 +327,7 @@ enum line_event line_read(struct line *l, const char *prompt, const char **text)
     const char *got = el_gets(l->edit, &n);
     set_paste_marks(l->edit, false);
     signals_catch_editing(false);
+    let_go(l);
     bool interrupted = signals_interrupted();
     signals_clear();
     if (interrupted) {

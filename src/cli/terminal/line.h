@@ -22,6 +22,10 @@ void line_close(struct line *l);
  * on an empty line, or the terminal has gone. LINE_INTERRUPTED: Ctrl-C; *text is what had been typed. */
 enum line_event line_read(struct line *l, const char *prompt, const char **text);
 
+/* Until the next line_read, keys are not echoed and not lost at Ctrl-C; the line begins with them. A
+ * signal that ends or stops the program gives the terminal back as it was. */
+void line_hold(struct line *l);
+
 /* Adds `text` to the history and saves it. */
 void line_remember(struct line *l, const char *text);
 /* Whether the history could not be saved, which has been reported. */

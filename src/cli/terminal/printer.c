@@ -9,6 +9,9 @@ void printer_init(struct printer *p, struct output *out, const struct options *o
 {
     *p = (struct printer){.out = out, .ids = o->tokens_out};
     p->colors = t->out_dress;
+    /* JSON that is copied from the terminal must not have more line ends. */
+    p->wraps = t->out && o->color != 2 && !o->json_schema && !o->json_object && !o->grammar;
+    p->wrap.out = out;
     if (t->out && t->out_dress)
         p->thinking = PRINTER_DIM;
     else if (t->out || o->show_think)
@@ -19,20 +22,21 @@ static void put(struct printer *p, const char *text, size_t n)
 {
     if (n == 0)
         return;
+    p->wrap.width = p->wraps ? term_out_width() : 0;
     if (p->colors && !p->in_thinking)
-        markdown_push(&p->markdown, text, n, p->out);
+        markdown_push(&p->markdown, text, n, &p->wrap);
     else
-        output_add(p->out, text, n);
-    p->line_open = text[n - 1] != '\n';
+        wrap_text(&p->wrap, text, n);
     p->any = true;
 }
 
 static void end_line(struct printer *p)
 {
     if (p->colors && !p->in_thinking)
-        markdown_end(&p->markdown, p->out);
-    if (p->line_open)
-        put(p, "\n", 1);
+        markdown_end(&p->markdown, &p->wrap);
+    if (p->wrap.line_open)
+        wrap_text(&p->wrap, "\n", 1);
+    wrap_end(&p->wrap);
 }
 
 static void leave_thinking(struct printer *p)
@@ -91,7 +95,7 @@ static int on_piece(void *ctx, const struct answer_piece *piece, struct moeflux_
         put_text(p, piece->part, piece->text, piece->len);
     } else if (piece->id >= 0) {
         output_addf(p->out, "%s%d", p->any ? " " : "", piece->id);
-        p->any = p->line_open = true;
+        p->any = p->wrap.line_open = true;
     }
     return output_flush(p->out, e);
 }

@@ -6,6 +6,7 @@
 #include <stddef.h>
 
 #include "cli/terminal/markdown.h"
+#include "cli/terminal/wrap.h"
 #include "generate/answer.h"
 
 struct options;
@@ -19,8 +20,10 @@ struct printer {
     bool ids;                       /* token ids instead of text */
     enum printer_thinking thinking; /* plain: between the lines <think> and </think> */
     bool colors;                    /* markdown is formatted */
+    bool wraps;                     /* lines are broken between words */
     struct markdown markdown;
-    bool any, line_open; /* something was printed; the last line has no end yet */
+    struct wrap wrap;
+    bool any; /* something was printed */
     bool in_thinking;
 };
 

@@ -40,6 +40,12 @@ struct term term_look(void)
     return t;
 }
 
+unsigned term_out_width(void)
+{
+    struct winsize size;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 20 ? size.ws_col : 0;
+}
+
 int term_width(void)
 {
     struct winsize size;

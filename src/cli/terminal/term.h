@@ -18,6 +18,8 @@ struct term term_look(void);
 
 /* Returns the columns of the terminal on stderr; 80 if they are not known. */
 int term_width(void);
+/* Returns the columns of the terminal on stdout; 0 if they are not known or fewer than 20. */
+unsigned term_out_width(void);
 
 /* Escape sequences. term_paste_on: the terminal marks pasted text. */
 extern const char term_dim[], term_plain[], term_erase_line[];

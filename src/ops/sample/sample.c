@@ -19,7 +19,8 @@ uint64_t sample_scratch(uint32_t n)
 
 bool sample_takes(const struct sample *op, const struct sampler_rule *r)
 {
-    return !r->counts && r->n_ids == op->n && op->n <= SAMPLE_MAX_IDS && r->repeat_last <= SAMPLE_MAX_RECENT;
+    return !r->host_only && r->n_ids == op->n && op->n <= SAMPLE_MAX_IDS &&
+           r->repeat_last <= SAMPLE_MAX_RECENT;
 }
 
 void sample_run(const struct sample *op, struct exec *x, const struct sample_call *call)

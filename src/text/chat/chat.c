@@ -41,12 +41,12 @@ int chat_say(struct json_t *messages, const char *role, const char *text, size_t
     return 0;
 }
 
-/* Returns the template's variables. The switches and the prompt's kwargs override
- * the special tokens' texts. */
+/* Returns the template's variables. Later ones override earlier ones: the special tokens' texts, those of
+ * tokenizer_set_template, the switches, the prompt's kwargs. */
 static json_t *context_of(const struct chat *c, const struct chat_prompt *p)
 {
     const json_t *special = tokenizer_special_texts(c->tokenizer);
-    const json_t *parts[] = {special, c->switches, p->kwargs};
+    const json_t *parts[] = {special, tokenizer_variables(c->tokenizer), c->switches, p->kwargs};
     /* transformers defines `documents` too. */
     json_t *context = json_pack("{s:n}", "documents");
     bool ok = context != NULL;

@@ -24,6 +24,7 @@ struct tokenizer {
     int32_t bos;                  /* id of the token before every text; -1: none */
     char *chat_template;          /* Jinja source; NULL: the directory has none */
     char *tool_template;          /* Jinja source for prompts with tools; NULL: none */
+    struct json_t *variables;     /* object: more variables of the chat template; NULL: none */
     struct json_t *special_texts; /* object: the texts of bos_token, eos_token and others, by name */
     struct pretokenizer pretokenizer;
     struct moeflux_progress progress; /* called while a text is encoded; may stop it */

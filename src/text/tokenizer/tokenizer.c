@@ -66,6 +66,7 @@ void tokenizer_free(struct tokenizer *t)
     free(t->chat_template);
     free(t->tool_template);
     json_decref(t->special_texts);
+    json_decref(t->variables);
     free(t);
 }
 
@@ -250,6 +251,23 @@ int tokenizer_next_added(const struct tokenizer *t, const char *text, size_t fro
 {
     struct work_limit limit = work_limit_for(to - from, 1, &t->progress);
     return added_next(&t->added, text, to, from, &limit, id, start, end, e);
+}
+
+void tokenizer_set_template(struct tokenizer *t, char *text, struct json_t *variables)
+{
+    json_decref(t->variables);
+    t->variables = variables;
+    if (!text)
+        return;
+    free(t->chat_template);
+    free(t->tool_template);
+    t->chat_template = text;
+    t->tool_template = NULL;
+}
+
+const struct json_t *tokenizer_variables(const struct tokenizer *t)
+{
+    return t->variables;
 }
 
 const char *tokenizer_tool_template(const struct tokenizer *t)

@@ -5,7 +5,7 @@
  *
  * Implements the parts of Hugging Face tokenizers' file format that byte-level BPE models use, and those of
  * SentencePiece's BPE with byte fallback; anything else in a file is refused, never ignored. A
- * tokenizer is read-only after tokenizer_open and tokenizer_set_progress, so any number of threads may use
+ * tokenizer is read-only after tokenizer_open and the setters, so any number of threads may use
  * it. */
 #ifndef MOEFLUX_TEXT_TOKENIZER_TOKENIZER_H
 #define MOEFLUX_TEXT_TOKENIZER_TOKENIZER_H
@@ -39,6 +39,10 @@ enum token_specials { SPECIALS_AS_TEXT, SPECIALS_AS_TOKENS };
 /* Sets the callback that tokenizer_encode calls at least every few milliseconds, on the encoding thread. It
  * may stop the encoding. */
 void tokenizer_set_progress(struct tokenizer *t, const struct moeflux_progress *p);
+
+/* Replaces the model's chat templates by this one (NULL: they stay), and sets more variables of the template:
+ * an object, or NULL. Takes both over; the text comes from malloc. */
+void tokenizer_set_template(struct tokenizer *t, char *text, struct json_t *variables);
 
 /* Appends the ids of `text` (`len` bytes) to `out`. Invalid UTF-8 is replaced by U+FFFD; *n_replaced (may be
  * NULL) is increased by the number of replacements. Takes O(n log n) time. ERR_UNSUPPORTED: a pattern of the
@@ -78,6 +82,9 @@ const char *tokenizer_chat_template(const struct tokenizer *t);
 const char *tokenizer_tool_template(const struct tokenizer *t);
 /* Returns an object with the texts of bos_token, eos_token and others, by name. Borrowed. */
 const struct json_t *tokenizer_special_texts(const struct tokenizer *t);
+
+/* Returns the variables of tokenizer_set_template, or NULL. Borrowed. */
+const struct json_t *tokenizer_variables(const struct tokenizer *t);
 
 /* Returns the most bytes of text that n tokens can stand for. */
 uint64_t tokenizer_most_bytes(const struct tokenizer *t, uint32_t n);

@@ -1,0 +1,24 @@
+/* chat_template.h - --chat-template and --chat-template-kwargs: the user's template in the place of the
+ * model's, and variables for it. */
+#ifndef MOEFLUX_CLI_CHAT_TEMPLATE_H
+#define MOEFLUX_CLI_CHAT_TEMPLATE_H
+
+struct generator;
+struct json_t;
+struct moeflux_err;
+struct options;
+
+struct chat_template {
+    char *text;               /* NULL: not given */
+    struct json_t *variables; /* an object; NULL: not given */
+};
+
+/* Reads what the options name, before a model is opened. ERR_USAGE names the flag or the file; ERR_MEMORY.
+ * chat_template_free is legal after a failure, too. */
+int chat_template_read(struct chat_template *c, const struct options *o, struct moeflux_err *e);
+void chat_template_free(struct chat_template *c);
+
+/* Gives them to the opened model's tokenizer. ERR_USAGE: it has none. */
+int chat_template_use(struct chat_template *c, struct generator *s, struct moeflux_err *e);
+
+#endif

@@ -1,0 +1,163 @@
+#include "cli/talk/adjust.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "cli/exit.h"
+#include "cli/options/flags.h"
+#include "cli/options/options.h"
+#include "cli/say.h"
+#include "cli/talk/talk.h"
+#include "sample/sampler_fields.h"
+
+/* ---- /set ---- */
+
+static const struct sampler_field *field_of(const struct flag *f)
+{
+    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++)
+        if (f->at == offsetof(struct options, sampling) + sampler_fields[i].at)
+            return &sampler_fields[i];
+    return NULL;
+}
+
+static bool may_set(const struct flag *f)
+{
+    return field_of(f) || f->at == offsetof(struct options, predict) ||
+           f->at == offsetof(struct options, seed) || f->at == offsetof(struct options, think_budget);
+}
+
+/* Finds "temp", "--temp", "top_k" and "n". */
+static const struct flag *find(const char *word)
+{
+    char name[48];
+    const struct defaults_command *run = &options_commands[0];
+    snprintf(name, sizeof name, "%s", word + strspn(word, "-"));
+    for (char *at = name; *at; at++)
+        *at = *at == '_' ? '-' : *at;
+    const struct flag *f = flags_find(run->flags, run->n, strcmp(name, "n") == 0 ? "predict" : name);
+    return f && may_set(f) ? f : NULL;
+}
+
+static void show_one(const struct options *o, const struct flag *f)
+{
+    const struct sampler_field *field = field_of(f);
+    const void *at = (const char *)o + f->at;
+    const char *name = f->longs;
+    int n = (int)strcspn(name, ",");
+    if (field && field->kind == SAMPLER_REAL)
+        say("  %-24.*s %.6g\n", n, name, (double)*(const float *)at);
+    else if (field && field->kind == SAMPLER_WHOLE)
+        say("  %-24.*s %u\n", n, name, *(const uint32_t *)at);
+    else if (!field)
+        say("  %-24.*s %lld\n", n, name,
+            *(const int64_t *)at == OPTIONS_NOT_GIVEN ? -1LL : (long long)*(const int64_t *)at);
+}
+
+static int show_all(const struct talk *t)
+{
+    const struct defaults_command *run = &options_commands[0];
+    for (size_t i = 0; i < run->n; i++)
+        if (run->flags[i].kind != FLAG_HEADING && may_set(&run->flags[i]))
+            show_one(t->options, &run->flags[i]);
+    return 0;
+}
+
+/* Sets the option in `next`. *text: the copy of a text that `next` borrows. */
+static int set_one(struct options *next, const struct flag *f, const char *value, char **text,
+                   struct moeflux_err *e)
+{
+    if (f->kind == FLAG_TEXTS && !(*text = mem_text(value, e)))
+        return ERR_MEMORY;
+    int rc = flags_set(f, *text ? *text : value, next, e);
+    if (!rc && *text && strcmp(value, "none") == 0)
+        next->sampling.dry_breakers.n = 0;
+    return rc ? rc : sampler_check(&next->sampling, e);
+}
+
+int adjust_set(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    char word[48], text_of[128];
+    size_t n = strcspn(argument, " \t=");
+    const char *value = argument + n + strspn(argument + n, " \t=");
+    if (!*argument)
+        return show_all(t);
+    snprintf(word, sizeof word, "%.*s", (int)n, argument);
+    const struct flag *f = find(word);
+    struct options next = *t->own;
+    char *text = NULL;
+    int rc = 0;
+    if (!f)
+        rc = err_set(e, ERR_USAGE, "/set: there is no option %s; /set lists them", word);
+    else if (!*value)
+        rc = err_set(e, ERR_USAGE, "/set %s VALUE: which value?", word);
+    if (!rc)
+        rc = set_one(&next, f, value, &text, e);
+    if (rc) {
+        free(text);
+        exit_report(rc, e);
+        return 0;
+    }
+    *t->own = next;
+    if (text) {
+        free(t->set_text);
+        t->set_text = text;
+    }
+    if (f->at == offsetof(struct options, seed) && next.seed >= 0)
+        t->generator.seed = (uint64_t)next.seed;
+    t->is_reseeded = true;
+    snprintf(text_of, sizeof text_of, "[%.40s is %.40s from now on]", word, value);
+    talk_note(t, text_of);
+    return 0;
+}
+
+/* ---- /think ---- */
+
+static const char *name_of(const struct options *o, char *buf, size_t cap)
+{
+    static const char *const efforts[] = {"off", "minimal", "low", "medium", "high", "xhigh"};
+    if (o->effort != OPTIONS_NOT_GIVEN)
+        snprintf(buf, cap, "%s", efforts[o->effort]);
+    else
+        snprintf(buf, cap, "%s", o->think ? "on" : o->no_think ? "off" : "auto");
+    return buf;
+}
+
+static int take(struct options *o, const char *word, struct moeflux_err *e)
+{
+    enum chat_effort effort = chat_effort_find(word);
+    o->think = strcmp(word, "on") == 0;
+    o->no_think = strcmp(word, "off") == 0;
+    o->effort = OPTIONS_NOT_GIVEN;
+    if (o->think || o->no_think || strcmp(word, "auto") == 0)
+        return 0;
+    if (effort == CHAT_N_EFFORTS)
+        return err_set(e, ERR_USAGE,
+                       "/think: expected on, off, auto, minimal, low, medium, high or xhigh, found \"%.40s\"",
+                       word);
+    o->effort = (int)effort - 1;
+    return 0;
+}
+
+int adjust_think(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    char name[16], text[64];
+    struct options before = *t->own;
+    if (*argument) {
+        int rc = take(t->own, argument, e);
+        struct request_options request = options_request(t->own);
+        if (!rc)
+            rc = request_use_chat(&request, &t->generator, "a conversation", e);
+        if (rc) {
+            exit_report(rc, e);
+            *t->own = before;
+            request = options_request(t->own);
+            return request_use_chat(&request, &t->generator, "a conversation", e);
+        }
+    }
+    snprintf(text, sizeof text, "[thinking: %s]", name_of(t->options, name, sizeof name));
+    talk_note(t, text);
+    return 0;
+}

@@ -1,0 +1,16 @@
+/* adjust.h - /set and /think: options that change within a conversation. */
+#ifndef MOEFLUX_CLI_TALK_ADJUST_H
+#define MOEFLUX_CLI_TALK_ADJUST_H
+
+struct moeflux_err;
+struct talk;
+
+/* "NAME VALUE": sets an option of the sampler, or -n, --seed, --think-budget. "": prints them. A fault is
+ * reported and changes nothing. Returns 0. */
+int adjust_set(struct talk *t, const char *argument, struct moeflux_err *e);
+
+/* "on", "off", "auto" or an effort: how much answers think from now on. "": prints it. Returns 0, or an
+ * error if the chat template cannot be used any more. */
+int adjust_think(struct talk *t, const char *argument, struct moeflux_err *e);
+
+#endif

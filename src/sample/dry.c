@@ -1,0 +1,185 @@
+#include "sample/dry.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "sample/sampler.h"
+
+#define WORD_BITS 64u
+
+struct dry {
+    float multiplier;
+    double base;
+    uint32_t allowed, most_growth; /* tokens; most_growth: a longer repetition has no larger penalty */
+    uint32_t n_ids, n_words;
+    int32_t *ring; /* [last] accepted tokens */
+    uint32_t last, ring_at, n_held;
+    int32_t *text;                  /* [last] the accepted tokens, the newest first */
+    uint32_t *same;                 /* [last] [k]: how far text[k..] is the same as text[0..] */
+    uint64_t *found;                /* [n_words] ids that continue a repetition */
+    uint32_t *longest;              /* [n_ids] length of the repetition that an id of `found` continues */
+    uint64_t *single;               /* [n_words] ids that contain a breaker */
+    uint64_t *heads;                /* [n_words] ids that a longer breaker begins with */
+    struct sampler_breaker *longer; /* [n_longer] breakers with a tail */
+    size_t n_longer;
+};
+
+static bool has_bit(const uint64_t *bits, uint32_t n_ids, int32_t id)
+{
+    return id >= 0 && (uint32_t)id < n_ids &&
+           (bits[(uint32_t)id / WORD_BITS] >> (uint32_t)id % WORD_BITS & 1);
+}
+
+static void set_bit(uint64_t *bits, int32_t id)
+{
+    bits[(uint32_t)id / WORD_BITS] |= (uint64_t)1 << (uint32_t)id % WORD_BITS;
+}
+
+static void take_breakers(struct dry *d, const struct sampler_breakers *b)
+{
+    for (size_t i = 0; b && i < b->n; i++) {
+        const struct sampler_breaker *one = &b->all[i];
+        if (one->head < 0 || (uint32_t)one->head >= d->n_ids)
+            continue;
+        set_bit(one->n_tail ? d->heads : d->single, one->head);
+        if (one->n_tail)
+            d->longer[d->n_longer++] = *one;
+    }
+}
+
+struct dry *dry_new(const struct sampler_options *o, uint32_t n_ids, struct moeflux_err *e)
+{
+    struct dry *d = mem_new(1, sizeof *d, e);
+    if (!d)
+        return NULL;
+    d->multiplier = o->dry_multiplier;
+    d->base = (double)o->dry_base;
+    d->allowed = o->dry_allowed;
+    /* A float holds base ^ most_growth. */
+    d->most_growth = d->base > 1.000001 ? (uint32_t)(log((double)FLT_MAX) / log(d->base)) : UINT32_MAX;
+    d->n_ids = n_ids;
+    d->n_words = div_up(n_ids, WORD_BITS);
+    d->last = o->dry_last;
+    if (!(d->ring = mem_new(d->last, sizeof *d->ring, e)) ||
+        !(d->text = mem_new(d->last, sizeof *d->text, e)) ||
+        !(d->same = mem_new(d->last, sizeof *d->same, e)) ||
+        !(d->found = mem_new(d->n_words, sizeof *d->found, e)) ||
+        !(d->longest = mem_new(n_ids, sizeof *d->longest, e)) ||
+        !(d->single = mem_new(d->n_words, sizeof *d->single, e)) ||
+        !(d->heads = mem_new(d->n_words, sizeof *d->heads, e)) ||
+        !(d->longer = mem_new(o->breakers ? o->breakers->n : 0, sizeof *d->longer, e))) {
+        dry_free(d);
+        return NULL;
+    }
+    take_breakers(d, o->breakers);
+    return d;
+}
+
+void dry_free(struct dry *d)
+{
+    if (!d)
+        return;
+    free(d->ring);
+    free(d->text);
+    free(d->same);
+    free(d->found);
+    free(d->longest);
+    free(d->single);
+    free(d->heads);
+    free(d->longer);
+    free(d);
+}
+
+void dry_accept(struct dry *d, int32_t id)
+{
+    d->ring[d->ring_at] = id;
+    d->ring_at = (d->ring_at + 1) % d->last;
+    d->n_held += d->n_held < d->last;
+}
+
+void dry_reset(struct dry *d)
+{
+    d->ring_at = d->n_held = 0;
+    memset(d->found, 0, d->n_words * sizeof *d->found);
+}
+
+/* Returns whether text[at] is the head of the breaker, which ends before the text does. */
+static bool is_breaker(const struct dry *d, const struct sampler_breaker *b, uint32_t at)
+{
+    if (b->head != d->text[at] || b->n_tail > at)
+        return false;
+    for (uint32_t i = 0; i < b->n_tail; i++)
+        if (b->tail[i] != d->text[at - 1 - i])
+            return false;
+    return true;
+}
+
+/* Returns how many tokens have been accepted since the last breaker. If several begin with one token, the
+ * longest counts. */
+static uint32_t since_breaker(const struct dry *d, uint32_t n)
+{
+    for (uint32_t at = 0; at < n; at++) {
+        int64_t tail = has_bit(d->single, d->n_ids, d->text[at]) ? 0 : -1;
+        bool is_head = has_bit(d->heads, d->n_ids, d->text[at]);
+        for (size_t i = 0; is_head && i < d->n_longer; i++)
+            if (d->longer[i].n_tail > tail && is_breaker(d, &d->longer[i], at))
+                tail = d->longer[i].n_tail;
+        if (tail >= 0)
+            return at - (uint32_t)tail;
+    }
+    return n;
+}
+
+/* Fills `same` for 1 to n - 1: the Z function of the text, in O(n). [from, to) is the part of it that reaches
+ * furthest and is the same as the beginning. */
+static void compare(struct dry *d, uint32_t n)
+{
+    uint32_t from = 0, to = 0;
+    for (uint32_t k = 1; k < n; k++) {
+        uint32_t len = k < to ? d->same[k - from] : 0;
+        if (k < to && len < to - k) {
+            d->same[k] = len;
+            continue;
+        }
+        len = k < to ? to - k : 0;
+        while (k + len < n && d->text[len] == d->text[k + len])
+            len++;
+        d->same[k] = len;
+        from = k;
+        to = k + len;
+    }
+}
+
+const uint64_t *dry_find(struct dry *d)
+{
+    uint32_t n = d->n_held;
+    memset(d->found, 0, d->n_words * sizeof *d->found);
+    for (uint32_t i = 0; i < n; i++)
+        d->text[i] = d->ring[(d->ring_at + d->last - 1 - i) % d->last];
+    uint32_t limit = n > d->allowed ? since_breaker(d, n) : 0;
+    if (n <= d->allowed || limit < d->allowed)
+        return d->found;
+    compare(d, n);
+    for (uint32_t k = 1; k < n; k++) {
+        uint32_t len = d->same[k] < limit ? d->same[k] : limit;
+        int32_t id = d->text[k - 1];
+        if (len < d->allowed || id < 0 || (uint32_t)id >= d->n_ids || has_bit(d->single, d->n_ids, id))
+            continue;
+        if (!has_bit(d->found, d->n_ids, id) || d->longest[id] < len)
+            d->longest[id] = len;
+        set_bit(d->found, id);
+    }
+    return d->found;
+}
+
+float dry_penalty(const struct dry *d, uint32_t id)
+{
+    uint32_t growth = d->longest[id] - d->allowed;
+    double grown = pow(d->base, growth < d->most_growth ? growth : d->most_growth);
+    return (float)fmin((double)d->multiplier * grown, (double)FLT_MAX);
+}

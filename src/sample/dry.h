@@ -1,0 +1,25 @@
+/* dry.h - finds the ids that would continue a repetition of earlier text ("don't repeat yourself"): if the
+ * last tokens stood somewhere before, the token that came after them there gets a penalty. */
+#ifndef MOEFLUX_SAMPLE_DRY_H
+#define MOEFLUX_SAMPLE_DRY_H
+
+#include <stdint.h>
+
+struct dry;
+struct moeflux_err;
+struct sampler_options;
+
+/* Makes it for the options' dry_ fields. ERR_MEMORY. */
+struct dry *dry_new(const struct sampler_options *o, uint32_t n_ids, struct moeflux_err *e);
+void dry_free(struct dry *d);
+
+void dry_accept(struct dry *d, int32_t id);
+void dry_reset(struct dry *d); /* forgets the accepted tokens */
+
+/* Finds the ids after the accepted tokens. Returns them as a bitmap, [n_ids / 64, rounded up]; borrowed until
+ * the next call of dry_find. */
+const uint64_t *dry_find(struct dry *d);
+/* Returns the penalty of an id that dry_find has found. */
+float dry_penalty(const struct dry *d, uint32_t id);
+
+#endif
