@@ -10,7 +10,7 @@
 
 enum digest_kind {
     DIGEST_GIT,    /* git's name of a blob: SHA-1 of "blob SIZE", a NUL and the bytes */
-    DIGEST_SHA256, /* of the bytes */
+    DIGEST_SHA256, /* SHA-256 of the bytes */
 };
 
 enum { DIGEST_TEXT = 2 * SHA256_DIGEST_SIZE + 1 };

@@ -113,10 +113,10 @@ struct options {
 
     const char *shell; /* completion */
 
-    const char *repository, *revision;  /* get; revision NULL: main */
-    struct texts include, exclude; /* get: patterns */
-    int64_t connections, tries;         /* get */
-    bool dry_run;                       /* get */
+    const char *repository, *revision; /* get; revision NULL: main */
+    struct texts include, exclude;     /* get: patterns */
+    int64_t connections, tries;        /* get */
+    bool dry_run;                      /* get */
 
     bool help, version, quiet, verify, lossy, half_scales, no_measure;
     const char *src, *dst;                          /* convert; inspect uses `model` */

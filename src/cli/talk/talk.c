@@ -120,8 +120,8 @@ static bool restore_question(struct talk *t)
 
 /* ---- answers ---- */
 
-/* evaluated: the sequence is at the answer's beginning, or at `continues`, the text that it goes on from; NULL: it
- * begins. */
+/* evaluated: the sequence is at the answer's beginning, or at `continues`, the text that it goes on from;
+ * NULL: it begins. */
 static int generate(struct talk *t, bool evaluated, const char *continues, bool in_thinking,
                     struct moeflux_err *e)
 {
