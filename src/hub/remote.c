@@ -132,8 +132,10 @@ static void read_header(struct remote *r, const char *line, size_t n)
     } else if (reply->status == 429 && header_is(line, n, "ratelimit", value, sizeof value)) {
         reply->retry_after = reply->retry_after < 0 ? read_limit(value) : reply->retry_after;
     } else if (header_is(line, n, "etag", value, sizeof value)) {
-        /* A weak tag does not say that the bytes are the same. */
-        snprintf(reply->etag, sizeof reply->etag, "%s", value[0] == '"' && strlen(value) < 159 ? value : "");
+        /* A weak tag does not say that the bytes are the same; a part of one says nothing. */
+        size_t length = strlen(value);
+        bool is_whole = value[0] == '"' && length < sizeof reply->etag;
+        memcpy(reply->etag, is_whole ? value : "", is_whole ? length + 1 : 1);
     } else if (header_is(line, n, "x-error-code", value, sizeof value)) {
         snprintf(reply->error_code, sizeof reply->error_code, "%.60s", value);
     } else if (header_is(line, n, "x-error-message", value, sizeof value)) {
