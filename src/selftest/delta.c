@@ -293,7 +293,9 @@ void selftest_delta_cases(struct kernel_test *l)
     for (uint32_t n = 1; n < 6; n++)
         many_case(l, &narrow, n, CUT);
     many_case(l, &odd, 65, CUT);
+    l->is_long = true;
     many_case(l, &odd, 300, SIMILAR);
+    l->is_long = false;
     l->is_rest = true;
     many_case(l, &wide, 18, SIMILAR);
     many_case(l, &wide, 50, PLAIN);

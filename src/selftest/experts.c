@@ -354,7 +354,9 @@ static void choosing_cases(struct kernel_test *l)
     joined_cases(l);
     moe_case_of(l, &shapes[0], FORMAT_Q4, true);
     moe_case_of(l, &shapes[8], FORMAT_Q4, true);
+    l->is_long = true;
     moe_case_of(l, &shapes[10], FORMAT_Q4, true);
+    l->is_long = false;
     moe_case_of(l,
                 &(struct moe_shape){12, 4, 256, 64, 128, FORMAT_Q8, 3, .makes_shared = true, .ungated = true,
                                     .shared_up_format = FORMAT_Q8, .is_rest = true},

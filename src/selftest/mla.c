@@ -168,7 +168,9 @@ static void q8_cases(struct kernel_test *l)
     mla_case(l, &odd, FORMAT_Q4, 254, 3);
     mla_case(l, &lone, FORMAT_BF16, 3, 20);
     expanded_case(l, &odd, FORMAT_Q4, 100, 40, 2);
+    l->is_long = true;
     mla_case(l, &lite, FORMAT_Q4, 16383, 1);
+    l->is_long = false;
     l->is_rest = true;
     mla_case(l, &odd, FORMAT_Q4, 600, 1);
     mla_case(l, &lite, FORMAT_Q4, 900, 37);
@@ -240,8 +242,8 @@ void selftest_mla_cases(struct kernel_test *l)
     mla_case(l, &odd, FORMAT_F32, 700, 1);
     mla_case(l, &odd, FORMAT_Q4, 0, 70);
     mla_case(l, &narrow, FORMAT_Q4, 16383, 1);
-    mla_case(l, &lite_f16, FORMAT_Q4, 16383, 1);
     l->is_long = true;
+    mla_case(l, &lite_f16, FORMAT_Q4, 16383, 1);
     mla_case(l, &odd, FORMAT_Q4, 100, 300);
     mla_case(l, &narrow, FORMAT_Q4, 40000, 2);
     mla_case(l, &crowd, FORMAT_Q4, 12300, 1);

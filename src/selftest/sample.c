@@ -74,8 +74,12 @@ void selftest_sample_cases(struct kernel_test *l)
         {{.scale = 1, .top_k = 1000, .top_p = 0xe0000000u, .random = 0x89abcdef01234567u}, "top-k, top-p"},
         {{.scale = 1, .top_p = 0x80000000u, .min_p = 0x1000000u, .random = UINT64_MAX}, "top-p, min-p"},
     };
+    enum { N_SIZES = sizeof sizes / sizeof *sizes, N_RULES = sizeof rules / sizeof *rules };
     /* Brief: tests/unit/test_sample.c has one id, too. */
-    for (size_t i = kt_is_brief(l); i < sizeof sizes / sizeof *sizes; i++)
-        for (size_t k = 0; k < sizeof rules / sizeof *rules; k++)
+    for (size_t i = kt_is_brief(l); i < N_SIZES; i++)
+        for (size_t k = 0; k < N_RULES; k++) {
+            l->is_long = i == N_SIZES - 1 && k % (N_RULES - 1) != 0;
             sample_case(l, sizes[i], &rules[k].rule, rules[k].what);
+        }
+    l->is_long = false;
 }
