@@ -307,8 +307,7 @@ static void joined_cases(struct kernel_test *l)
          .shared_up_format = FORMAT_Q4},
         {12, 4, 192, 64, 64, FORMAT_Q4, 40, .drops = true, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
-        {6, 2, 256, 128, 128, FORMAT_Q4, 40, .makes_shared = true, .shared_up_format = FORMAT_Q4,
-         .is_rest = true},
+        {6, 2, 256, 128, 128, FORMAT_Q4, 40, .makes_shared = true, .shared_up_format = FORMAT_Q4},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
