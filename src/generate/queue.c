@@ -119,20 +119,20 @@ static uint32_t find_parts(const struct queue *q, const struct queue_item *item,
 
 /* Requests that are not read yet will differ from this one where it differs from the last, too. */
 struct prefix_stops queue_stops(const struct queue *q, const struct queue_item *item,
-                                const struct token_list *own, const struct moeflux_session *s)
+                                const struct token_list *ids, const struct moeflux_session *s)
 {
     uint32_t parts[QUEUE_MAX], worth = q->worth.piece;
     uint32_t n_there = s ? moeflux_session_list_checkpoints(s, NULL, 0) : 0;
     uint32_t room = n_there + 1 < q->most_checkpoints ? q->most_checkpoints - 1 - n_there : 0;
-    const struct prefill p = {.ids = own->ids, .n = (uint32_t)own->n};
+    const struct prefill p = {.ids = ids->ids, .n = (uint32_t)ids->n};
     uint32_t n_reused = s && !q->chunk ? prefill_usable(&p, s) : 0, last = n_reused;
-    uint32_t n = find_parts(q, item, own, n_reused, parts), n_before = common_with(s, own);
+    uint32_t n = find_parts(q, item, ids, n_reused, parts), n_before = common_with(s, ids);
     struct prefix_stops st = {0};
     if (q->chunk) {
         prefix_stop_at(&st, n ? parts[n - 1] / q->chunk * q->chunk : 0, 1);
         return st;
     }
-    if (n_before >= n_reused + worth && n_before < own->n)
+    if (n_before >= n_reused + worth && n_before < ids->n)
         prefix_stop_at(&st, n_before, 1);
     /* Early positions come first: they serve the most requests. */
     for (uint32_t i = 0; i < n && st.n < room; i++)

@@ -116,21 +116,21 @@ uint32_t workers_find_holder(struct workers *w, const struct choice *choice)
 
 /* ---- counts ---- */
 
-void workers_count(struct workers *w, struct moeflux_stats *stats, struct sequences_counts *all)
+void workers_count(struct workers *w, struct moeflux_stats *stats, struct sequences_counts *counts)
 {
-    *all = (struct sequences_counts){0};
+    *counts = (struct sequences_counts){0};
     for (uint32_t i = 0; i < w->n_copies; i++) {
         struct copy *c = &w->copies[i];
         pthread_mutex_lock(&c->lock);
-        const struct sequences_counts counts = sequences_count(c->sequences);
+        const struct sequences_counts one = sequences_count(c->sequences);
         pthread_mutex_unlock(&c->lock);
-        all->n += counts.n;
-        all->n_used += counts.n_used;
-        all->n_saved += counts.n_saved;
-        all->bytes += counts.bytes;
-        all->dir_bytes += counts.dir_bytes;
-        all->n_loads += counts.n_loads;
-        all->n_saves += counts.n_saves;
+        counts->n += one.n;
+        counts->n_used += one.n_used;
+        counts->n_saved += one.n_saved;
+        counts->bytes += one.bytes;
+        counts->dir_bytes += one.dir_bytes;
+        counts->n_loads += one.n_loads;
+        counts->n_saves += one.n_saves;
     }
     generator_get_stats(w->generator, stats);
 }

@@ -72,6 +72,7 @@ struct options {
     bool ordered;               /* results in the order of the lines */
     bool retry_failed;          /* failed results in `output` count as missing */
     bool mix;                   /* `output` may have results of other settings */
+    bool no_speed;              /* a conversation has no line about the speed of an answer */
     int color;                  /* formatted answers: 0: on a terminal, 1: always, 2: never */
     const char *batch, *output; /* files; batch may be "-", output NULL: stdout */
     const char *shard;          /* "I/N"; shard_i and shard_n are its parts */
@@ -90,7 +91,6 @@ struct options {
     bool ignore_eos;
 
     bool tokens_out, json, csv, stats, logits_all;
-    bool no_speed;               /* a conversation has no line about the speed of an answer */
     bool json_full;              /* --json=full: `json` too */
     const char *logits, *hidden; /* files; logits may be "-" */
     const char *perplexity;      /* a file, or "-" */
@@ -102,9 +102,9 @@ struct options {
     int64_t port, queue, address_connections, sequences, state_files;
     int64_t grace;                     /* seconds */
     int64_t parallel;                  /* serve and --batch; 0: not given */
-    bool replicate;                    /* serve and --batch */
     uint64_t state_memory, state_disk; /* bytes; 0: no limit */
 
+    bool replicate; /* serve and --batch */
     bool list_devices, selftest, bench, plan;
     const char *word; /* a word without a flag: "full", with selftest */
     struct number_list bench_prompt, bench_gen, bench_depth;

@@ -36,7 +36,8 @@ static const struct flag *find(const char *word)
     const struct defaults_command *run = &options_commands[0];
     snprintf(name, sizeof name, "%s", word + strspn(word, "-"));
     for (char *at = name; *at; at++)
-        *at = *at == '_' ? '-' : *at;
+        if (*at == '_')
+            *at = '-';
     const struct flag *f = flags_find(run->flags, run->n, strcmp(name, "n") == 0 ? "predict" : name);
     return f && may_set(f) ? f : NULL;
 }

@@ -185,7 +185,8 @@ static void end_table(struct markdown *m, struct wrap *w)
     m->in_table = false;
     for (size_t i = 0; !is_table && i < lines.len; i++)
         push_char(m, lines.data[i], w);
-    m->before = is_table ? '\n' : m->before;
+    if (is_table)
+        m->before = '\n';
     str_free(&lines);
 }
 

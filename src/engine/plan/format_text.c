@@ -41,7 +41,7 @@ static const char *name_of(const struct model_dir *d, uint32_t format, char out[
     }
     snprintf(out, NAME, "%s", f->name);
     for (char *c = out; *c && f->scheme != SCHEME_BLOCK; c++) /* ggml's own names stay */
-        *c = *c == '_' ? ' ' : (char)tolower((unsigned char)*c);
+        *c = (char)(*c == '_' ? ' ' : tolower((unsigned char)*c));
     return out;
 }
 
