@@ -42,10 +42,10 @@ $(SHIMS): $(BUILD)/tests/%.so: tests/lib/%.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -shared -fPIC -o $@ $<
 
-# The largest models of random numbers are packed: a third of their bytes.
-MODELS := $(patsubst %.gz,%,$(wildcard tests/models/*/*/*.gz tests/models/*/*/*/*.gz))
-$(MODELS): %: %.gz
-	gzip -dc $< >$@.$$$$ && mv $@.$$$$ $@
+# Models of random numbers and their outputs are packed.
+MODELS := $(basename $(shell find tests/models -name '*.xz'))
+$(MODELS): %: %.xz
+	xz -dc $< >$@.$$$$ && mv $@.$$$$ $@
 
 tests run-tests validate fuzzers lanes-full: $(MODELS)
 tests: $(TEST_BIN) $(SHIMS)
