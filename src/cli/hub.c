@@ -27,29 +27,33 @@ bool hub_is_name(const char *text)
 
 /* --- the cache --- */
 
-/* Returns the value of a variable that is set and not empty, else NULL. */
-static const char *setting(const char *name)
+const char *hub_variable(const char *name)
 {
     const char *value = getenv(name);
     return value && *value ? value : NULL;
 }
 
+char *hub_place(const struct hub_place *places, size_t n, struct moeflux_err *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        const char *value = hub_variable(places[i].variable);
+        if (value)
+            return places[i].inside ? file_join(value, places[i].inside, e) : mem_text(value, e);
+    }
+    return NULL;
+}
+
 char *hub_cache(struct moeflux_err *e)
 {
-    static const struct {
-        const char *variable, *inside;
-    } places[] = {{"HF_HUB_CACHE", NULL},
-                  {"HUGGINGFACE_HUB_CACHE", NULL},
-                  {"HF_HOME", "hub"},
-                  {"XDG_CACHE_HOME", "huggingface/hub"},
-                  {"HOME", ".cache/huggingface/hub"}};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const char *dir = setting(places[i].variable);
-        if (dir)
-            return places[i].inside ? file_join(dir, places[i].inside, e) : mem_text(dir, e);
-    }
-    err_set(e, ERR_IO, "no cache of Hugging Face's tools: neither HF_HOME nor HOME is set");
-    return NULL;
+    static const struct hub_place places[] = {{"HF_HUB_CACHE", NULL},
+                                              {"HUGGINGFACE_HUB_CACHE", NULL},
+                                              {"HF_HOME", "hub"},
+                                              {"XDG_CACHE_HOME", "huggingface/hub"},
+                                              {"HOME", ".cache/huggingface/hub"}};
+    char *path = hub_place(places, sizeof places / sizeof *places, e);
+    if (!path && !e->code)
+        err_set(e, ERR_IO, "no cache of Hugging Face's tools: neither HF_HOME nor HOME is set");
+    return path;
 }
 
 int hub_folder(const char *name, char folder[HUB_FOLDER], struct moeflux_err *e)

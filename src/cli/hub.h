@@ -10,6 +10,7 @@
 #define MOEFLUX_CLI_HUB_H
 
 #include <stdbool.h>
+#include <stddef.h>
 
 struct moeflux_err;
 struct options;
@@ -17,6 +18,18 @@ struct options;
 /* Returns whether the text has the form of a repository's name: two words of letters, digits, ".", "_" and
  * "-". */
 bool hub_is_name(const char *text);
+
+/* Returns the value of a variable of the environment that is set and not empty, else NULL. */
+const char *hub_variable(const char *name);
+
+/* Where Hugging Face's tools keep something, if the variable is set. */
+struct hub_place {
+    const char *variable;
+    const char *inside; /* path below the variable's folder; NULL: the variable names the place itself */
+};
+/* Returns the path of the first of n places whose variable is set; the caller frees it. NULL: none is, or no
+ * memory (then `e` is filled). */
+char *hub_place(const struct hub_place *places, size_t n, struct moeflux_err *e);
 
 /* Returns the directory of the cache, which need not exist; the caller frees it. NULL with `e` filled: no
  * variable names one, or no memory. */

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "check.h"
+#include "tmp_tree.h"
 
 struct model_dir model_dirs_open(const char *dir)
 {
@@ -21,4 +22,15 @@ void model_dirs_refuse(const char *dir, int code, const char *text)
         model_dir_close(&m);
     if (rc != code || !strstr(e.text, text) || strchr(e.text, '\n'))
         fail_msg("%d \"%s\", expected %d with \"%s\"", rc, e.text, code, text);
+}
+
+void model_dirs_refuse_copy(const char *from, const char *file, const char *old, const char *with, int code,
+                            const char *text)
+{
+    char *tmp = tmp_tree_new();
+    const char *dir = tmp_tree_path(tmp, "model");
+    tmp_tree_copy(from, dir);
+    tmp_tree_replace(dir, file, old, with);
+    model_dirs_refuse(dir, code, text);
+    tmp_tree_remove(tmp);
 }

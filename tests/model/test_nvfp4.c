@@ -197,17 +197,6 @@ static void bytes_are_counted_as_they_lie(void **state)
 
 /* --- what is refused --- */
 
-static void refuse(const char *from, const char *file, const char *old, const char *with, int code,
-                   const char *text)
-{
-    char *tmp = tmp_tree_new();
-    const char *dir = tmp_tree_path(tmp, "model");
-    tmp_tree_copy(from, dir);
-    tmp_tree_replace(dir, file, old, with);
-    model_dirs_refuse(dir, code, text);
-    tmp_tree_remove(tmp);
-}
-
 static void a_module_that_lacks_something_is_refused(void **state)
 {
     (void)state;
@@ -217,14 +206,15 @@ static void a_module_that_lacks_something_is_refused(void **state)
     const char *modelopt = publish(tmp, "a", "qwen3-odd/mlx", &form);
     form.nvfp4 = PUBLISH_COMPRESSED;
     const char *packed = publish(tmp, "b", "qwen3-odd/mlx", &form);
-    refuse(modelopt, FILE_NAME, "experts.3.up_proj.weight_scale_2\"", "experts.3.up_proj.weight_skale_2\"",
-           ERR_FORMAT,
-           "experts.3.up_proj.weight is U8, but there is no "
-           "model.layers.0.mlp.experts.3.up_proj.weight_scale_2");
-    refuse(modelopt, FILE_NAME, "experts.3.up_proj.weight_scale\"", "experts.3.up_proj.weight_skale\"",
-           ERR_FORMAT, "experts.3.up_proj.weight_scale");
-    refuse(packed, FILE_NAME, "q_proj.weight_global_scale\"", "q_proj.weight_global_skale\"", ERR_FORMAT,
-           "q_proj.weight_packed is U8, but there is no model.layers.0.self_attn.q_proj.weight_global_scale");
+    model_dirs_refuse_copy(modelopt, FILE_NAME, "experts.3.up_proj.weight_scale_2\"",
+                           "experts.3.up_proj.weight_skale_2\"", ERR_FORMAT,
+                           "experts.3.up_proj.weight is U8, but there is no "
+                           "model.layers.0.mlp.experts.3.up_proj.weight_scale_2");
+    model_dirs_refuse_copy(modelopt, FILE_NAME, "experts.3.up_proj.weight_scale\"",
+                           "experts.3.up_proj.weight_skale\"", ERR_FORMAT, "experts.3.up_proj.weight_scale");
+    model_dirs_refuse_copy(
+        packed, FILE_NAME, "q_proj.weight_global_scale\"", "q_proj.weight_global_skale\"", ERR_FORMAT,
+        "q_proj.weight_packed is U8, but there is no model.layers.0.self_attn.q_proj.weight_global_scale");
     tmp_tree_remove(tmp);
 }
 
@@ -318,16 +308,17 @@ static void configurations_of_other_algorithms_are_refused(void **state)
     const char *modelopt = publish(tmp, "a", "qwen3-odd/mlx", &form);
     form.nvfp4 = PUBLISH_COMPRESSED;
     const char *packed = publish(tmp, "b", "qwen3-odd/mlx", &form);
-    refuse(modelopt, "config.json", "\"NVFP4\"", "\"NVFP4_AWQ\"", ERR_UNSUPPORTED,
-           "quant_algo is NVFP4_AWQ, expected NVFP4, W4A16_NVFP4, FP8 or MIXED_PRECISION");
-    refuse(modelopt, "config.json", "\"quant_algo\"", "\"quant_argo\"", ERR_UNSUPPORTED,
-           "quant_algo is none");
-    refuse(packed, "config.json", "\"group_size\": 16", "\"group_size\": 32", ERR_UNSUPPORTED,
-           "group_0: type float, 4 bits, group of 32; expected float, 4 bits, group of 16");
-    refuse(packed, "config.json", "\"config_groups\"", "\"transform_config\": {\"u\": 1}, \"config_groups\"",
-           ERR_UNSUPPORTED, "a transform_config");
-    refuse(packed, "config.json", "nvfp4-pack-quantized", "mxfp4-pack-quantized", ERR_UNSUPPORTED,
-           "format mxfp4-pack-quantized");
+    model_dirs_refuse_copy(modelopt, "config.json", "\"NVFP4\"", "\"NVFP4_AWQ\"", ERR_UNSUPPORTED,
+                           "quant_algo is NVFP4_AWQ, expected NVFP4, W4A16_NVFP4, FP8 or MIXED_PRECISION");
+    model_dirs_refuse_copy(modelopt, "config.json", "\"quant_algo\"", "\"quant_argo\"", ERR_UNSUPPORTED,
+                           "quant_algo is none");
+    model_dirs_refuse_copy(packed, "config.json", "\"group_size\": 16", "\"group_size\": 32", ERR_UNSUPPORTED,
+                           "group_0: type float, 4 bits, group of 32; expected float, 4 bits, group of 16");
+    model_dirs_refuse_copy(packed, "config.json", "\"config_groups\"",
+                           "\"transform_config\": {\"u\": 1}, \"config_groups\"", ERR_UNSUPPORTED,
+                           "a transform_config");
+    model_dirs_refuse_copy(packed, "config.json", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
+                           ERR_UNSUPPORTED, "format mxfp4-pack-quantized");
     tmp_tree_remove(tmp);
 }
 

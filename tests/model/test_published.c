@@ -216,17 +216,6 @@ static void a_snapshot_continues_byte_for_byte(void **state)
 
 /* --- what is refused --- */
 
-static void refuse(const char *from, const char *file, const char *old, const char *with, int code,
-                   const char *text)
-{
-    char *tmp = tmp_tree_new();
-    const char *dir = tmp_tree_path(tmp, "model");
-    tmp_tree_copy(from, dir);
-    tmp_tree_replace(dir, file, old, with);
-    model_dirs_refuse(dir, code, text);
-    tmp_tree_remove(tmp);
-}
-
 static void a_checkpoint_that_lacks_or_contradicts_something_is_refused(void **state)
 {
     (void)state;
@@ -238,15 +227,15 @@ static void a_checkpoint_that_lacks_or_contradicts_something_is_refused(void **s
     tmp_tree_copy(bf16, cut);
     assert_int_equal(unlink(tmp_tree_path(cut, "model-00002-of-00003.safetensors")), 0);
     model_dirs_refuse(cut, ERR_IO, "model-00002-of-00003.safetensors: No such file");
-    refuse(fp8, FILE_NAME, "layers.0.mlp.experts.3.up_proj.weight\"",
-           "layers.0.mlp.experts.9.up_proj.weight\"", ERR_FORMAT,
-           "layer 0 expert 3: no tensor with its up_proj");
-    refuse(fp8, FILE_NAME, "layers.0.mlp.experts.3.up_proj.weight_scale_inv",
-           "layers.0.mlp.experts.3.up_proj.weight_skale_inv", ERR_FORMAT, "_scale_inv");
-    refuse(fp8, "config.json", "\"moe_intermediate_size\": 64", "\"moe_intermediate_size\": 128", ERR_FORMAT,
-           "expected [128, 128]");
-    refuse(fp8, "config.json", "\"quant_method\": \"fp8\"", "\"quant_method\": \"fp9\"", ERR_UNSUPPORTED,
-           "fp9");
+    model_dirs_refuse_copy(fp8, FILE_NAME, "layers.0.mlp.experts.3.up_proj.weight\"",
+                           "layers.0.mlp.experts.9.up_proj.weight\"", ERR_FORMAT,
+                           "layer 0 expert 3: no tensor with its up_proj");
+    model_dirs_refuse_copy(fp8, FILE_NAME, "layers.0.mlp.experts.3.up_proj.weight_scale_inv",
+                           "layers.0.mlp.experts.3.up_proj.weight_skale_inv", ERR_FORMAT, "_scale_inv");
+    model_dirs_refuse_copy(fp8, "config.json", "\"moe_intermediate_size\": 64",
+                           "\"moe_intermediate_size\": 128", ERR_FORMAT, "expected [128, 128]");
+    model_dirs_refuse_copy(fp8, "config.json", "\"quant_method\": \"fp8\"", "\"quant_method\": \"fp9\"",
+                           ERR_UNSUPPORTED, "fp9");
     model_dirs_refuse("tests/models/gptoss/bf16", ERR_UNSUPPORTED, "run `moeflux convert` first");
     tmp_tree_remove(tmp);
 }

@@ -13,41 +13,23 @@
 
 #include "base/err.h"
 #include "fuzz.h"
-#include "sample/sampler.h"
+#include "samplers.h"
 
 #define LARGE 248320
 
 static const struct sampler_options plain = {
     .temperature = 1.0f, .top_p = 1.0f, .repeat_penalty = 1.0f, .seed = 1};
 
-static struct sampler *start(struct sampler_options o, uint32_t n_ids, const uint8_t *allowed)
-{
-    struct moeflux_err e = {0};
-    struct sampler *s = sampler_new(&o, n_ids, allowed, &e);
-    if (!s)
-        fail_msg("%s", e.text);
-    return s;
-}
-
-static int32_t pick(struct sampler *s, const float *logits)
-{
-    struct moeflux_err e = {0};
-    int32_t id = sampler_pick(s, logits, &e);
-    if (id < 0)
-        fail_msg("%s", e.text);
-    return id;
-}
-
 /* Draws and compares the counts with the probabilities: chi-squared over those with weight, none elsewhere.
  * The bound is 6 standard deviations over the mean; the seeds are fixed, so it holds or fails for good. */
 static void expect_distribution(struct sampler_options o, const float *logits, const double *p, uint32_t n)
 {
     enum { DRAWS = 200000 };
-    struct sampler *s = start(o, n, NULL);
+    struct sampler *s = samplers_new(&o, n, NULL);
     uint32_t counts[16] = {0};
     double chi = 0.0, n_kept = 0.0;
     for (int i = 0; i < DRAWS; i++)
-        counts[pick(s, logits)]++;
+        counts[samplers_pick(s, logits)]++;
     for (uint32_t i = 0; i < n; i++) {
         if (p[i] == 0.0) {
             assert_int_equal(counts[i], 0);
@@ -154,11 +136,11 @@ static void greedy_takes_the_lowest_index_of_the_maximum(void **state)
     struct sampler_options o = plain;
     (void)state;
     o.temperature = 0.0f;
-    struct sampler *s = start(o, 6, NULL);
-    assert_int_equal(pick(s, logits), 3);
+    struct sampler *s = samplers_new(&o, 6, NULL);
+    assert_int_equal(samplers_pick(s, logits), 3);
     sampler_free(s);
-    s = start(o, 3, NULL);
-    assert_int_equal(pick(s, zeros), 1);
+    s = samplers_new(&o, 3, NULL);
+    assert_int_equal(samplers_pick(s, zeros), 1);
     sampler_free(s);
 }
 
@@ -171,10 +153,10 @@ static void ties_at_the_edge_go_to_the_lowest_index(void **state)
         /* Weights 1, e, 1, 1, e, 1: the first three are 1, 4, 0 with 0.68 of the sum. */
         o.top_k = by_p ? 0 : 3;
         o.top_p = by_p ? 0.6f : 1.0f;
-        struct sampler *s = start(o, 6, NULL);
+        struct sampler *s = samplers_new(&o, 6, NULL);
         bool seen[6] = {false};
         for (int i = 0; i < 1000; i++)
-            seen[pick(s, logits)] = true;
+            seen[samplers_pick(s, logits)] = true;
         assert_true(seen[0] && seen[1] && seen[4]);
         assert_false(seen[2] || seen[3] || seen[5]);
         sampler_free(s);
@@ -190,12 +172,12 @@ static void repeat_penalty_counts_each_recent_token_once(void **state)
     (void)state;
     o.repeat_penalty = 2.0f;
     o.repeat_last = 6;
-    struct sampler *s = start(o, 4, NULL);
+    struct sampler *s = samplers_new(&o, 4, NULL);
     uint32_t counts[4] = {0};
     for (int i = 0; i < 6; i++)
         sampler_accept(s, accepted[i]);
     for (int i = 0; i < 200000; i++)
-        counts[pick(s, logits)]++;
+        counts[samplers_pick(s, logits)]++;
     /* Now 4, 2, 1/16, 1 of 7.0625; 5 standard deviations of the counts are below 1200. */
     assert_in_range(counts[0], 113274 - 1200, 113274 + 1200);
     assert_in_range(counts[1], 56637 - 1200, 56637 + 1200);
@@ -212,18 +194,18 @@ static void repeat_last_forgets_older_tokens(void **state)
     o.temperature = 0.0f;
     o.repeat_penalty = 10.0f;
     o.repeat_last = 2;
-    struct sampler *s = start(o, 3, NULL);
-    assert_int_equal(pick(s, logits), 0);
+    struct sampler *s = samplers_new(&o, 3, NULL);
+    assert_int_equal(samplers_pick(s, logits), 0);
     sampler_accept(s, 0);
-    assert_int_equal(pick(s, logits), 1);
+    assert_int_equal(samplers_pick(s, logits), 1);
     sampler_accept(s, 0);
     sampler_accept(s, 1);
-    assert_int_equal(pick(s, logits), 2);
+    assert_int_equal(samplers_pick(s, logits), 2);
     sampler_accept(s, 2);
-    assert_int_equal(pick(s, logits), 0);
+    assert_int_equal(samplers_pick(s, logits), 0);
     sampler_accept(s, 0);
     sampler_reset(s);
-    assert_int_equal(pick(s, logits), 0);
+    assert_int_equal(samplers_pick(s, logits), 0);
     sampler_free(s);
 }
 
@@ -242,26 +224,26 @@ static void presence_and_frequency_count_the_tokens_of_the_answer(void **state)
     o.temperature = 0;
     o.presence_penalty = 0.5f;
     o.frequency_penalty = 0.25f;
-    struct sampler *s = start(o, 3, NULL);
+    struct sampler *s = samplers_new(&o, 3, NULL);
     /* The prompt's do not count. */
     for (int i = 0; i < 9; i++)
         sampler_accept(s, 0);
-    assert_int_equal(pick(s, logits), 0);
+    assert_int_equal(samplers_pick(s, logits), 0);
     sampler_begin_answer(s);
     /* The logits of 0 are 5, 4.25, 4, 3.75, 3.5, 3.25, 3 and those of 1 are 4, 3.25, 3. On a tie the lower id
      * wins. */
     static const int32_t expected[] = {0, 0, 0, 1, 0, 0, 0, 1, 2};
     for (int i = 0; i < 9; i++) {
-        int32_t id = pick(s, logits);
+        int32_t id = samplers_pick(s, logits);
         assert_int_equal(id, expected[i]);
         sampler_accept(s, id);
     }
     assert_true(sampler_next_rule(s, 0).counts);
     sampler_begin_answer(s);
-    assert_int_equal(pick(s, logits), 0);
+    assert_int_equal(samplers_pick(s, logits), 0);
     sampler_free(s);
     o.presence_penalty = o.frequency_penalty = 0;
-    s = start(o, 3, NULL);
+    s = samplers_new(&o, 3, NULL);
     assert_false(sampler_next_rule(s, 0).counts);
     sampler_free(s);
 }
@@ -282,12 +264,12 @@ static void the_same_seed_gives_the_same_ids(void **state)
     (void)state;
     fill(logits, LARGE, 9);
     for (size_t o = 0; o < 3; o++) {
-        struct sampler *a = start(all[o], LARGE, NULL), *b = start(all[o], LARGE, NULL);
+        struct sampler *a = samplers_new(&all[o], LARGE, NULL), *b = samplers_new(&all[o], LARGE, NULL);
         int32_t ids[12];
         bool moved = false;
         for (int i = 0; i < 12; i++) {
-            ids[i] = pick(a, logits);
-            assert_int_equal(pick(b, logits), ids[i]);
+            ids[i] = samplers_pick(a, logits);
+            assert_int_equal(samplers_pick(b, logits), ids[i]);
             moved = moved || ids[i] != ids[0];
             sampler_accept(a, ids[i]);
             sampler_accept(b, ids[i]);
@@ -295,7 +277,7 @@ static void the_same_seed_gives_the_same_ids(void **state)
         assert_true(moved);
         sampler_reset(a);
         for (int i = 0; i < 12; i++) {
-            assert_int_equal(pick(a, logits), ids[i]);
+            assert_int_equal(samplers_pick(a, logits), ids[i]);
             sampler_accept(a, ids[i]);
         }
         sampler_free(a);
@@ -335,9 +317,9 @@ static void the_ids_of_a_seed_follow_from_the_definition(void **state)
     (void)state;
     fill(logits, N, 77);
     for (int c = 0; c < CASES; c++) {
-        struct sampler *s = start(options[c], N, NULL);
+        struct sampler *s = samplers_new(&options[c], N, NULL);
         for (int i = 0; i < PICKS; i++) {
-            assert_int_equal(pick(s, logits), ids[c][i]);
+            assert_int_equal(samplers_pick(s, logits), ids[c][i]);
             sampler_accept(s, ids[c][i]);
         }
         sampler_free(s);
@@ -362,9 +344,9 @@ static void top_k_of_a_large_vocabulary_agrees_with_a_sort(void **state)
         struct sampler_options o = plain;
         o.top_k = ks[i];
         o.temperature = 1000.0f; /* flat: every one that was kept is as likely */
-        struct sampler *s = start(o, LARGE, NULL);
+        struct sampler *s = samplers_new(&o, LARGE, NULL);
         for (int d = 0; d < 40; d++)
-            assert_true(logits[pick(s, logits)] >= sorted[ks[i] - 1]);
+            assert_true(logits[samplers_pick(s, logits)] >= sorted[ks[i] - 1]);
         sampler_free(s);
     }
     free(sorted);
@@ -399,10 +381,10 @@ static void top_p_of_a_thousand_agrees_with_a_sort(void **state)
         uint32_t n_seen = 0;
         o.top_p = ps[i];
         o.temperature = 4.0f;
-        struct sampler *s = start(o, N, NULL);
+        struct sampler *s = samplers_new(&o, N, NULL);
         uint32_t kept = nucleus(sorted, N, o.temperature, (double)ps[i]);
         for (int d = 0; d < DRAWS; d++) {
-            int32_t id = pick(s, logits);
+            int32_t id = samplers_pick(s, logits);
             assert_true(logits[id] >= sorted[kept - 1]);
             n_seen += !seen[id];
             seen[id] = true;
@@ -431,9 +413,9 @@ static void ids_that_are_not_allowed_are_never_chosen(void **state)
         o.temperature = mode == 0 ? 0.0f : 5.0f;
         o.top_k = mode == 1 ? 60 : 0;
         o.top_p = mode == 2 ? 0.9f : 1.0f;
-        struct sampler *s = start(o, N, allowed);
+        struct sampler *s = samplers_new(&o, N, allowed);
         for (int i = 0; i < 2000; i++) {
-            int32_t id = pick(s, logits);
+            int32_t id = samplers_pick(s, logits);
             assert_in_range(id, 0, N - 1);
             assert_true(allowed[id / 8] >> id % 8 & 1);
         }
@@ -449,7 +431,7 @@ static void a_logit_that_is_no_number_is_an_error(void **state)
         float logits[100] = {0};
         struct moeflux_err e = {0};
         o.temperature = (float)mode;
-        struct sampler *s = start(o, 100, NULL);
+        struct sampler *s = samplers_new(&o, 100, NULL);
         logits[77] = NAN;
         assert_int_equal(sampler_pick(s, logits, &e), ERR_DEVICE);
         assert_non_null(strstr(e.text, "77"));
@@ -467,9 +449,9 @@ static void minus_infinity_is_never_chosen(void **state)
         float logits[4] = {-INFINITY, 0.0f, -INFINITY, -3.0f};
         struct moeflux_err e = {0};
         o.top_k = k;
-        struct sampler *s = start(o, 4, NULL);
+        struct sampler *s = samplers_new(&o, 4, NULL);
         for (int i = 0; i < 1000; i++)
-            assert_int_equal(pick(s, logits) & 1, 1);
+            assert_int_equal(samplers_pick(s, logits) & 1, 1);
         logits[1] = logits[3] = -INFINITY;
         assert_int_equal(sampler_pick(s, logits, &e), ERR_DEVICE);
         assert_non_null(strstr(e.text, "-infinity"));
@@ -488,13 +470,13 @@ static void plus_infinity_is_an_error_that_names_the_index(void **state)
             struct moeflux_err e = {0};
             o.top_k = k;
             o.temperature = greedy ? 0.0f : 1.0f;
-            struct sampler *s = start(o, 5, NULL);
+            struct sampler *s = samplers_new(&o, 5, NULL);
             assert_int_equal(sampler_pick(s, logits, &e), ERR_DEVICE);
             assert_non_null(strstr(e.text, "token 3 of 5 is +infinity"));
             sampler_free(s);
             /* Ids that cannot be chosen may have any logit. */
-            s = start(o, 5, allowed);
-            assert_true((pick(s, logits) & ~2) == 0);
+            s = samplers_new(&o, 5, allowed);
+            assert_true((samplers_pick(s, logits) & ~2) == 0);
             sampler_free(s);
         }
 }
@@ -506,9 +488,9 @@ static void a_penalty_may_make_a_logit_infinite(void **state)
     struct sampler_options o = plain;
     o.repeat_penalty = 0.5f;
     o.repeat_last = 4;
-    struct sampler *s = start(o, 3, NULL);
+    struct sampler *s = samplers_new(&o, 3, NULL);
     sampler_accept(s, 1);
-    assert_int_equal(pick(s, logits), 1);
+    assert_int_equal(samplers_pick(s, logits), 1);
     sampler_free(s);
 }
 
@@ -519,9 +501,9 @@ static void extreme_values_still_give_an_id(void **state)
     for (int mode = 0; mode < 2; mode++) {
         struct sampler_options o = plain;
         o.temperature = mode ? 1e-45f : 1e38f;
-        struct sampler *s = start(o, 4, NULL);
+        struct sampler *s = samplers_new(&o, 4, NULL);
         for (int i = 0; i < 100; i++) {
-            int32_t id = pick(s, logits);
+            int32_t id = samplers_pick(s, logits);
             assert_true(mode == 0 || id == 1 || id == 3);
         }
         sampler_free(s);
@@ -571,18 +553,18 @@ static void what_a_mask_leaves_out_is_not_chosen_until_it_is_taken_away(void **s
     (void)state;
     struct sampler_options greedy = plain;
     greedy.temperature = 0;
-    struct sampler *s = start(greedy, 150, allowed);
-    assert_int_equal(pick(s, logits), 3);
+    struct sampler *s = samplers_new(&greedy, 150, allowed);
+    assert_int_equal(samplers_pick(s, logits), 3);
     /* Id 144 is never chosen; bits past the last id do not count. */
     sampler_set_mask(s, mask);
-    assert_int_equal(pick(s, logits), 145);
+    assert_int_equal(samplers_pick(s, logits), 145);
     sampler_allow(s, 3);
-    assert_int_equal(pick(s, logits), 3);
+    assert_int_equal(samplers_pick(s, logits), 3);
     sampler_set_mask(s, mask);
     logits[145] = logits[149] = -INFINITY;
-    assert_int_equal(pick(s, logits), 64);
+    assert_int_equal(samplers_pick(s, logits), 64);
     sampler_set_mask(s, NULL);
-    assert_int_equal(pick(s, logits), 3);
+    assert_int_equal(samplers_pick(s, logits), 3);
     const uint64_t only_never[3] = {[2] = (uint64_t)1 << 16};
     assert_true(sampler_can_pick(s));
     sampler_set_mask(s, only_never);

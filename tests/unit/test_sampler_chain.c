@@ -10,7 +10,7 @@
 
 #include "check.h"
 #include "engine/breakers.h"
-#include "sample/sampler.h"
+#include "samplers.h"
 #include "text/tokenizer/tokenizer.h"
 
 enum { MAX_IDS = 128, MAX_WORDS = MAX_IDS / 64, MAX_TEXT = 256, MAX_BREAKERS = 8, MAX_PICKS = 64 };
@@ -119,36 +119,18 @@ static bool read_case(FILE *f, struct test_case *c)
     return true;
 }
 
-static struct sampler *start(const struct sampler_options *o, uint32_t n)
-{
-    struct moeflux_err e = {0};
-    struct sampler *s = sampler_new(o, n, NULL, &e);
-    if (!s)
-        fail_msg("%s", e.text);
-    return s;
-}
-
-static int32_t pick(struct sampler *s, const float *logits)
-{
-    struct moeflux_err e = {0};
-    int32_t id = sampler_pick(s, logits, &e);
-    if (id < 0)
-        fail_msg("%s", e.text);
-    return id;
-}
-
 static void run_case(const struct test_case *c, int number_of_case)
 {
     struct sampler_options o = c->options;
     o.breakers = &c->breakers;
-    struct sampler *s = start(&o, c->n);
+    struct sampler *s = samplers_new(&o, c->n, NULL);
     /* After a reset the same comes again. */
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t i = 0; i < c->n_text; i++)
             sampler_accept(s, c->text[i]);
         sampler_set_mask(s, c->n_allowed < c->n ? c->allowed : NULL);
         for (uint32_t k = 0; k < c->n_picks; k++) {
-            int32_t id = pick(s, c->logits);
+            int32_t id = samplers_pick(s, c->logits);
             if (c->picks[k] >= 0 && id != c->picks[k])
                 fail_msg("case %d, pick %u: %d, expected %d", number_of_case, k, id, c->picks[k]);
             sampler_accept(s, c->text[c->n_text + k]);
@@ -182,9 +164,9 @@ static void xtc_drops_the_likeliest_as_often_as_asked(void **state)
     (void)state;
     o.xtc_probability = 0.25f;
     o.xtc_threshold = 0.1f;
-    struct sampler *s = start(&o, 3);
+    struct sampler *s = samplers_new(&o, 3, NULL);
     for (int i = 0; i < PICKS; i++)
-        first += pick(s, logits) == 0;
+        first += samplers_pick(s, logits) == 0;
     /* 3/4 of 0.7214; the deviation is below 71. */
     assert_in_range(first, (uint32_t)(PICKS * 0.5411) - 400, (uint32_t)(PICKS * 0.5411) + 400);
     sampler_free(s);
@@ -207,11 +189,11 @@ static void a_device_gets_only_what_it_can_do(void **state)
     on[3].xtc_probability = 0.1f;
     on[4].dry_multiplier = 0.8f;
     on[5].presence_penalty = 1;
-    struct sampler *s = start(&o, 8);
+    struct sampler *s = samplers_new(&o, 8, NULL);
     assert_false(sampler_next_rule(s, 0).host_only);
     sampler_free(s);
     for (int i = 0; i < 6; i++) {
-        s = start(&on[i], 8);
+        s = samplers_new(&on[i], 8, NULL);
         assert_true(sampler_next_rule(s, 0).host_only);
         sampler_free(s);
     }

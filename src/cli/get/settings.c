@@ -11,17 +11,10 @@
 
 #define MAX_TOKEN_FILE ((uint64_t)64 << 10)
 
-/* Returns the value of a variable that is set and not empty, else NULL. */
-static const char *variable(const char *name)
-{
-    const char *value = getenv(name);
-    return value && *value ? value : NULL;
-}
-
 static bool is_true(const char *name)
 {
     static const char *const words[] = {"1", "on", "yes", "true"};
-    const char *value = variable(name);
+    const char *value = hub_variable(name);
     for (size_t i = 0; value && i < sizeof words / sizeof *words; i++)
         if (strcasecmp(value, words[i]) == 0)
             return true;
@@ -30,7 +23,7 @@ static bool is_true(const char *name)
 
 static int read_endpoint(struct settings *s, struct moeflux_err *e)
 {
-    const char *value = variable("HF_ENDPOINT");
+    const char *value = hub_variable("HF_ENDPOINT");
     s->endpoint = mem_text(value ? value : "https://huggingface.co", e);
     if (!s->endpoint)
         return ERR_MEMORY;
@@ -43,21 +36,15 @@ static int read_endpoint(struct settings *s, struct moeflux_err *e)
 
 /* --- the token --- */
 
-/* Returns the file that `hf auth login` writes; the caller frees it. NULL: there is no home. */
+/* Returns the file that `hf auth login` writes; the caller frees it. NULL: there is no home, or no
+ * memory (then `e` is filled). */
 static char *find_token_file(struct moeflux_err *e)
 {
-    static const struct {
-        const char *variable, *inside;
-    } places[] = {{"HF_TOKEN_PATH", NULL},
-                  {"HF_HOME", "token"},
-                  {"XDG_CACHE_HOME", "huggingface/token"},
-                  {"HOME", ".cache/huggingface/token"}};
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        const char *dir = variable(places[i].variable);
-        if (dir)
-            return places[i].inside ? file_join(dir, places[i].inside, e) : mem_text(dir, e);
-    }
-    return NULL;
+    static const struct hub_place places[] = {{"HF_TOKEN_PATH", NULL},
+                                              {"HF_HOME", "token"},
+                                              {"XDG_CACHE_HOME", "huggingface/token"},
+                                              {"HOME", ".cache/huggingface/token"}};
+    return hub_place(places, sizeof places / sizeof *places, e);
 }
 
 /* Keeps the token of a text without the blanks around it. A blank inside would be another header. */
@@ -88,10 +75,10 @@ static int read_token(struct settings *s, struct moeflux_err *e)
     if (is_true("HF_HUB_DISABLE_IMPLICIT_TOKEN"))
         return 0;
     for (size_t i = 0; i < sizeof names / sizeof *names && !s->token; i++)
-        if (variable(names[i]) && take_token(s, variable(names[i]), names[i], e))
+        if (hub_variable(names[i]) && take_token(s, hub_variable(names[i]), names[i], e))
             return (int)e->code;
     char *path = s->token ? NULL : find_token_file(e);
-    int rc = 0;
+    int rc = path ? 0 : (int)e->code;
     if (path && file_exists(path))
         rc = file_read_text(path, MAX_TOKEN_FILE, &text, &n, e);
     if (rc == 0 && text)
@@ -106,8 +93,8 @@ static int read_ca_file(struct settings *s, struct moeflux_err *e)
     static const char *const names[] = {"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE"};
     const char *name = NULL;
     for (size_t i = 0; i < sizeof names / sizeof *names && !name; i++)
-        name = variable(names[i]) ? names[i] : NULL;
-    s->ca_file = name ? variable(name) : NULL;
+        name = hub_variable(names[i]) ? names[i] : NULL;
+    s->ca_file = name ? hub_variable(name) : NULL;
     if (!name || file_exists(s->ca_file))
         return 0;
     return err_set(e, ERR_USAGE, "%s: expected a file of certificates, found \"%s\"", name, s->ca_file);
