@@ -107,7 +107,7 @@ static int open_gguf(struct convert_plan *p, const char *src, struct moeflux_err
     return rc;
 }
 
-/* Returns whether some matrices are those of nvfp4.h, which the tensors say, not the configuration. */
+/* Returns whether some matrices are those of nvfp4.h. The tensors decide that, not config.json. */
 static bool has_nvfp4(const struct model_dir *m)
 {
     size_t i = 0;

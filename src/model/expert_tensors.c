@@ -58,7 +58,11 @@ static int check_dtype(const struct model_dir *m, const struct tensor *t, struct
     bool has_codes = t->dtype == DTYPE_U32 && t->format != FORMAT_NONE;
     if (tensor_is_float(t->dtype) || t->dtype == DTYPE_F8_E4M3 || t->dtype == DTYPE_BLOCKS || has_codes)
         return 0;
-    return tensor_fail_dtype(t, "BF16, F16, F32 or F8_E4M3", m->files[t->file].path, e);
+    return tensor_fail_dtype(t,
+                             t->dtype == DTYPE_U8
+                                 ? "NVFP4 with a tensor for each expert, BF16, F16, F32 or F8_E4M3"
+                                 : "BF16, F16, F32 or F8_E4M3",
+                             m->files[t->file].path, e);
 }
 
 static int check(const struct model_dir *m, const struct expert_tensor *x, uint64_t rows, uint64_t cols,

@@ -54,9 +54,10 @@ static int check_shape(const struct model_dir *m, const struct tensor *w, const 
     const struct fp8_blocks block = blocks_of(m, w, s);
     const char *file = m->files[s->file].path;
     if (!block.rows)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: tensor %s: F8_E4M3, expected BF16 or F32 without quant_method fp8 in config.json",
-                       m->files[w->file].path, w->name);
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "%s: tensor %s: F8_E4M3, expected one scale or one a row without quant_method fp8 in config.json",
+            m->files[w->file].path, w->name);
     if (s->dtype != DTYPE_F32 && s->dtype != DTYPE_BF16 && s->dtype != DTYPE_F8_E8M0)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: %s, expected F32, BF16 or F8_E8M0", file, s->name,
                        tensor_dtype_name(s->dtype));

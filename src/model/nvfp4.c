@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/f16.h"
 #include "base/file.h"
+#include "base/mem.h"
 #include "model/names.h"
 #include "model/table.h"
 #include "model/tensor.h"
@@ -48,7 +49,8 @@ static int fail_missing(const struct module *m, const char *tail, const char *wh
 static int check_rest(const struct tensor_list *l, const struct module *m, const char *where,
                       struct moeflux_err *e)
 {
-    static const char *const unknown[] = {".pre_quant_scale", ".svdquant_lora_a", ".weight_zero_point"};
+    static const char *const unknown[] = {".pre_quant_scale", ".svdquant_lora_a", ".weight_zero_point",
+                                          ".weight_g_idx"};
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++) {
         const struct tensor *t = find(l, m, unknown[i]);
         if (t)
@@ -64,14 +66,30 @@ static int check_rest(const struct tensor_list *l, const struct module *m, const
              : 0;
 }
 
-static int read_factor(const struct tensor *t, const struct form *form, const struct open_file *files,
+/* The bytes of a file around the last factor that was read. Writers order tensors by their dtypes, so the
+ * factors of a file lie together: a read finds thousands of them. */
+struct window {
+    const struct open_file *files;
+    uint32_t file;
+    uint64_t from, end; /* equal: nothing was read */
+    uint8_t bytes[1 << 16];
+};
+
+static int read_factor(struct window *w, const struct tensor *t, const struct form *form,
                        struct tensor_factor *out, struct moeflux_err *e)
 {
-    const struct open_file *f = &files[t->file];
+    const struct open_file *f = &w->files[t->file];
+    int rc = 0;
     if (t->dtype != DTYPE_F32 || t->bytes != sizeof out->by)
         return tensor_fail_dtype(t, "F32, one number", f->path, e);
     *out = (struct tensor_factor){.is_there = true, .divides = form->divides};
-    int rc = file_read_at(f->fd, f->path, &out->by, sizeof out->by, t->off, e);
+    if (t->file != w->file || t->off < w->from || t->off + t->bytes > w->end) {
+        w->file = t->file;
+        w->from = t->off;
+        w->end = t->off + size_min(sizeof w->bytes, f->bytes - t->off);
+        rc = file_read_at(f->fd, f->path, w->bytes, w->end - w->from, w->from, e);
+    }
+    memcpy(&out->by, w->bytes + (t->off - w->from), sizeof out->by);
     if (rc == 0 && (!isfinite(out->by) || (form->divides && out->by == 0)))
         rc = err_set(e, ERR_FORMAT, "%s: tensor %s: %g, expected a finite number%s", f->path, t->name,
                      (double)out->by, form->divides ? " that is not 0" : "");
@@ -97,9 +115,10 @@ static int check_shapes(const struct tensor *codes, const struct tensor *scales,
 }
 
 /* Describes codes and scales; their names stay, so that the list remains sorted. */
-static int adopt_module(struct tensor_list *l, struct tensor *codes, const struct module *m,
-                        const struct open_file *files, struct moeflux_err *e)
+static int adopt_module(struct tensor_list *l, struct tensor *codes, const struct module *m, struct window *w,
+                        struct moeflux_err *e)
 {
+    const struct open_file *files = w->files;
     const char *where = files[codes->file].path;
     struct tensor *scales = find(l, m, SCALES);
     const struct tensor *factor = find(l, m, m->form->factor);
@@ -111,7 +130,7 @@ static int adopt_module(struct tensor_list *l, struct tensor *codes, const struc
     if (rc == 0)
         rc = check_shapes(codes, scales, where, e);
     if (rc == 0)
-        rc = read_factor(factor, m->form, files, &scales->factor, e);
+        rc = read_factor(w, factor, m->form, &scales->factor, e);
     if (rc < 0)
         return rc;
     codes->dtype = DTYPE_U32;
@@ -137,7 +156,7 @@ static bool is_codes(const struct tensor_list *l, const struct tensor *t, struct
     return false;
 }
 
-/* Gives a tensor of a matrix its new name. *keep is false if no operation reads it. */
+/* Gives a tensor of a matrix its new name; messages have the file's. *keep is false if no operation reads it. */
 static int rename_tensor(struct tensor *t, bool *keep, struct moeflux_err *e)
 {
     static const char *const unread[] = {".weight_scale_2", ".weight_global_scale",
@@ -153,22 +172,26 @@ static int rename_tensor(struct tensor *t, bool *keep, struct moeflux_err *e)
     char *name = names_replace_end(t->name, cut, is_packed ? "" : "scales", e);
     if (!name)
         return ERR_MEMORY;
-    free(t->name);
-    t->name = name;
-    return 0;
+    char *old = t->name;
+    int rc = tensor_set_name(t, name, old, e);
+    if (rc == 0)
+        free(old);
+    free(name);
+    return rc;
 }
 
 int nvfp4_adopt(struct tensor_list *l, const struct open_file *files, const char *where,
                 struct moeflux_err *e)
 {
     size_t n = 0, n_modules = 0;
+    struct window w = {.files = files};
     int rc = tensor_list_sort(l, where, e);
     for (size_t i = 0; i < l->n && rc == 0; i++) {
         struct module m;
         if (!is_codes(l, &l->items[i], &m))
             continue;
         n_modules++;
-        rc = adopt_module(l, &l->items[i], &m, files, e);
+        rc = adopt_module(l, &l->items[i], &m, &w, e);
     }
     if (rc < 0 || n_modules == 0)
         return rc;

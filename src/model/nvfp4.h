@@ -26,11 +26,11 @@ struct tensor_list;
 /* Describes the list's matrices as MLX's tensors: X.weight of words, and X.scales as float32 with a factor
  * (model.h), which is read now. A list without such matrices stays as it is. ERR_FORMAT: a tensor of a matrix
  * is missing, or has another dtype or shape; a factor is not finite. ERR_UNSUPPORTED: an n-gram table, or a
- * module that also scales its input or has a matrix of low rank. ERR_IO, ERR_MEMORY. */
+ * module that also scales or reorders its input or has a matrix of low rank. ERR_IO, ERR_MEMORY. */
 int nvfp4_adopt(struct tensor_list *l, const struct open_file *files, const char *where,
                 struct moeflux_err *e);
 
-/* Writes the float32 numbers of n 8-bit scales, which may be the last n bytes of `out`. Returns false if one
+/* Writes the float32 numbers of n 8-bit scales. `codes` may be the last n bytes of `out`. Returns false if one
  * is not finite. */
 bool nvfp4_read_scales(const struct tensor_factor *f, const uint8_t *codes, uint64_t n, uint8_t *out);
 

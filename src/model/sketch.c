@@ -285,7 +285,8 @@ int sketch_open(struct model_dir *m, const char *path, struct moeflux_err *e)
         rc = add_dense(&s, e);
     if (rc == 0)
         rc = add_experts(&s, e);
-    m->is_assumed = !s.quant.block && s.quant.expert_format == FORMAT_NONE;
+    m->is_assumed =
+        !s.quant.block && (s.quant.expert_format == FORMAT_NONE || s.quant.expert_format == FORMAT_NVFP4_F32);
     tensor_list_free(&s.tensors);
     json_decref(root);
     if (rc < 0)

@@ -236,8 +236,8 @@ int tensor_find_format(const struct tensor *t, enum dtype scales, const char *wh
     const struct format *f = format_of(*format);
     const char *mode = quant_config_mode_name(t->mode);
     if (scales != tensor_scale_dtype(f))
-        return err_set(e, ERR_FORMAT, "%s: tensor %s: scales are %s, expected U8 for mode %s", where, t->name,
-                       tensor_dtype_name(scales), mode);
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: scales are %s, expected %s for mode %s", where, t->name,
+                       tensor_dtype_name(scales), tensor_dtype_name(tensor_scale_dtype(f)), mode);
     if (t->bits != f->bits || t->group != f->group)
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: tensor %s has %u bits in groups of %u, expected %u in groups of %u for mode %s",

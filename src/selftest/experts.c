@@ -525,14 +525,12 @@ static void biased_cases(struct kernel_test *l)
 static void clamped_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
-        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = -0.5f, .shared_gating = -0.25f,
-         .is_rest = true},
+        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = -0.5f, .shared_gating = -0.25f},
         {12, 3, 192, 64, 64, FORMAT_Q4, 2, .ungated = true, .shared_gating = -0.5f, .makes_shared = true,
          .shared_up_format = FORMAT_Q4},
         {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f, .shared_gating = -0.5f,
          .makes_shared = true, .shared_up_format = FORMAT_Q4, .is_rest = true},
-        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f, .shared_gating = -0.25f,
-         .is_rest = true},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = -0.5f, .shared_gating = -0.25f},
         {6, 2, 64, 64, 64, FORMAT_Q8, 20, .gating = -0.5f, .is_rest = true},
         {12, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = -0.5f * GATING_INPUTS,
          .shared_gating = -0.25f * GATING_INPUTS},

@@ -251,7 +251,7 @@ void selftest_mla_cases(struct kernel_test *l)
     l->is_long = false;
     mla_case(l, &odd_f16, FORMAT_Q4, 250, 9);
     mla_case(l, &odd_f16, FORMAT_F32, 600, 1);
-    form_case(l, &uneven, FORMAT_Q4, (struct bench){.n = 40});
+    form_case(l, &uneven, FORMAT_Q4, (struct bench){.n = 17});
     expanded_case(l, &narrow, FORMAT_BF16, 250, 40, 0);
     by_rows_case(l, &narrow, FORMAT_BF16, 250, 40);
     by_rows_case(l, &odd, FORMAT_F32, 254, 1);

@@ -416,6 +416,9 @@ static void finish(struct publisher *p, const char *to, json_t *config)
         json_object_set_new(config, "quantization_config",
                             json_pack("{s:s, s:s, s:[i, i]}", "quant_method", "fp8", "fmt", "e4m3",
                                       "weight_block_size", (int)p->form.block, (int)p->form.block));
+    else if (p->form.modelopt_fp8 && !p->form.widened)
+        json_object_set_new(config, "quantization_config",
+                            json_pack("{s:s, s:s}", "quant_method", "modelopt", "quant_algo", "FP8"));
     char *text = json_dumps(config, JSON_INDENT(1));
     assert_non_null(text);
     tmp_tree_write_text(to, "config.json", text);

@@ -22,6 +22,7 @@ struct publish_form {
      * to 8-bit floats: to codes with scales, or with `widened` to what these stand for. */
     unsigned block;
     enum publish_scales scales;
+    bool modelopt_fp8;       /* config.json has ModelOpt's quant_algo FP8 */
     const char *scale_dtype; /* "F32", "BF16" or "F8_E8M0"; NULL: F32 */
     bool widened;
     /* Matrices with whole groups of 64 columns become NVFP4, or with `widened` the numbers that it stands

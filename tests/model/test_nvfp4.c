@@ -101,6 +101,8 @@ static const struct {
     {"families/glm-odd", {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED}},
     /* The rest has 8-bit floats: quant_algo MIXED_PRECISION. */
     {"qwen3-odd/mlx", {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT, .block = 1, .scales = PUBLISH_FOR_ALL}},
+    /* All of them: quant_algo FP8. */
+    {"qwen3-odd/mlx", {.dtype = "F32", .block = 1, .scales = PUBLISH_FOR_ALL, .modelopt_fp8 = true}},
 };
 
 /* Codes with their scales and factors give what the numbers that they stand for give. */
@@ -218,7 +220,15 @@ static void a_module_that_lacks_something_is_refused(void **state)
     tmp_tree_remove(tmp);
 }
 
-static enum { TWO_FACTORS, OTHER_DTYPE, OTHER_SHAPE, NOT_FINITE, ALSO_SCALED, NAN_SCALE } change;
+static enum {
+    TWO_FACTORS,
+    OTHER_DTYPE,
+    OTHER_SHAPE,
+    NOT_FINITE,
+    ALSO_SCALED,
+    ALSO_ORDERED,
+    NAN_SCALE
+} change;
 
 static void make_change(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
 {
@@ -245,9 +255,13 @@ static void make_change(struct st_writer *w, const struct tensor *t, const uint8
         free(other);
     } else
         st_writer_add_like(w, t->name, t, bytes);
-    if (is_factor && (change == TWO_FACTORS || change == ALSO_SCALED)) {
+    const char *more = change == TWO_FACTORS    ? "weight_global_scale"
+                       : change == ALSO_SCALED  ? "pre_quant_scale"
+                       : change == ALSO_ORDERED ? "weight_g_idx"
+                                                : NULL;
+    if (is_factor && more) {
         snprintf(name, sizeof name, "%.*s%s", (int)(strlen(t->name) - strlen("weight_scale_2")), t->name,
-                 change == TWO_FACTORS ? "weight_global_scale" : "pre_quant_scale");
+                 more);
         st_writer_add(w, name, "F32", "[1]", zeros, sizeof *zeros);
     }
 }
@@ -265,6 +279,7 @@ static void a_module_of_another_form_is_refused(void **state)
          "q_proj.weight_scale: shape [2, 8], expected two dimensions and a scale for"},
         {NOT_FINITE, ERR_FORMAT, "q_proj.weight_scale_2: inf, expected a finite number"},
         {ALSO_SCALED, ERR_UNSUPPORTED, "q_proj.pre_quant_scale: expected NVFP4 without it"},
+        {ALSO_ORDERED, ERR_UNSUPPORTED, "q_proj.weight_g_idx: expected NVFP4 without it"},
     };
     char *tmp = tmp_tree_new();
     const struct publish_form form = {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT};
@@ -294,7 +309,7 @@ static void a_scale_that_is_no_number_is_found_when_it_is_read(void **state)
     uint8_t *to = malloc(t->bytes);
     assert_non_null(to);
     assert_int_equal(model_dir_read(&m, t, 0, t->bytes, to, &e), ERR_FORMAT);
-    assert_non_null(strstr(e.text, "q_proj.scales: a value is not finite"));
+    assert_non_null(strstr(e.text, "q_proj.weight_scale: a value is not finite"));
     free(to);
     model_dir_close(&m);
     tmp_tree_remove(tmp);

@@ -89,6 +89,7 @@ REPORTED(a_read_past_the_end_of_a_shared_array_is_reported, shared_past, "elemen
 REPORTED(a_sum_under_divergence_is_reported, sum, "lanes are at an instruction of all of them")
 REPORTED(an_exchange_with_an_absent_lane_is_reported, shuffle, "which is not active")
 REPORTED(shared_memory_that_nobody_wrote_is_reported, unwritten, "read of shared memory that nobody wrote")
+REPORTED(a_counter_that_nobody_set_is_reported, counter, "read of shared memory that nobody wrote")
 REPORTED(two_writes_of_one_word_of_a_buffer_are_a_race, race, "race: two lanes write a word")
 REPORTED(a_barrier_of_shared_memory_does_not_order_buffers, order, "race: one lane")
 REPORTED(a_barrier_under_divergence_is_reported, apart, "a barrier that not all lanes of the workgroup reach")
@@ -115,6 +116,7 @@ int main(void)
         cmocka_unit_test(a_sum_under_divergence_is_reported),
         cmocka_unit_test(an_exchange_with_an_absent_lane_is_reported),
         cmocka_unit_test(shared_memory_that_nobody_wrote_is_reported),
+        cmocka_unit_test(a_counter_that_nobody_set_is_reported),
         cmocka_unit_test(two_writes_of_one_word_of_a_buffer_are_a_race),
         cmocka_unit_test(a_barrier_of_shared_memory_does_not_order_buffers),
         cmocka_unit_test(a_barrier_under_divergence_is_reported),

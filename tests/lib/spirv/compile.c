@@ -7,15 +7,14 @@
 
 void compile_fail(struct spirv_compiler *c, const char *what, uint32_t number)
 {
-    int rc = err_set(c->e, ERR_UNSUPPORTED, "%s: SPIR-V word %u: %s (%u)", c->p->name, c->at, what, number);
-    longjmp(c->failed, rc);
+    err_set(c->e, ERR_UNSUPPORTED, "%s: SPIR-V word %u: %s (%u)", c->p->name, c->at, what, number);
+    longjmp(c->failed, 1);
 }
 
 void *compile_room(struct spirv_compiler *c, void *array, size_t *room, size_t n, size_t size)
 {
-    int rc = mem_grow(&array, room, n + 1, size, c->e);
-    if (rc < 0)
-        longjmp(c->failed, rc);
+    if (mem_grow(&array, room, n + 1, size, c->e) < 0)
+        longjmp(c->failed, 1);
     return array;
 }
 
@@ -140,9 +139,8 @@ static void read_group(struct spirv_compiler *c)
 static int compile_all(struct spirv_compiler *c)
 {
     struct spirv_program *p = c->p;
-    int rc = setjmp(c->failed);
-    if (rc < 0)
-        return rc;
+    if (setjmp(c->failed) != 0)
+        return (int)c->e->code;
     compile_read(c);
     read_group(c);
     p->blocks[0].is_reached = true;

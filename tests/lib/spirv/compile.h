@@ -43,13 +43,13 @@ struct spirv_compiler {
     const uint32_t *words;
     size_t n_words;
     uint32_t bound;
-    uint32_t decorations_at; /* first words: the decorations */
-    uint32_t size_at;        /* the execution mode that has the workgroup's size */
+    uint32_t decorations_at, decorations_end; /* words at which the first decoration and the last one begin */
+    uint32_t size_at;                         /* the execution mode that has the workgroup's size */
     const uint32_t *spec;
     uint32_t n_spec;
     struct spirv_program *p;
     struct moeflux_err *e;
-    jmp_buf failed; /* where failures go, with an ERR_* */
+    jmp_buf failed; /* where failures go; `e` says which */
     struct spirv_id {
         uint32_t def;   /* the first word of what may be looked up; 0: none */
         uint32_t block; /* a label's block in p->blocks, plus 1 */

@@ -6,7 +6,7 @@
  *   interpreted-LANES-plain    neither matrices nor denormals
  * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does.
  * MOEFLUX_LANES_SPEED prints the lane operations of a second.
- * Memory is host memory, each buffer before a page that nobody has; new buffers have NaNs. Operations run at
+ * Memory is host memory, a page that nobody has after the last one of each buffer; new buffers have NaNs. Operations run at
  * once, so what is neither memory nor a kernel is as on the reference (src/exec/exec_host.c). */
 #include <stdio.h>
 #include <stdlib.h>
@@ -80,7 +80,7 @@ static struct exec_caps interpreted_caps(const struct exec *x)
 
 /* --- memory --- */
 
-/* Bytes of the mapping of a buffer, whose bytes end at the end of its pages. */
+/* Bytes of the mapping of a buffer: whole pages, and the one that nobody has. */
 static uint64_t mapped_bytes(uint64_t bytes)
 {
     return size_round_up(size_max(bytes, 1), PAGE) + PAGE;

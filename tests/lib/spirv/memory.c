@@ -132,10 +132,10 @@ static void check_written(struct spirv_lanes *s, const struct spirv_insn *i, uin
     const struct spirv_memory *m = s->run->memory;
     for (uint64_t w = off / 4; w <= (off + bytes - 1) / 4; w++) {
         uint32_t *since = &m->shared.since[w];
-        if (i->use != SPIRV_READS && *since < m->workgroup_epoch)
-            *since = m->epoch;
         if (i->use != SPIRV_WRITES && *since < m->workgroup_epoch)
             spirv_fault(s, i, lane, "read of shared memory that nobody wrote, byte %u", (uint32_t)(4 * w));
+        if (i->use != SPIRV_READS && *since < m->workgroup_epoch)
+            *since = m->epoch;
     }
 }
 

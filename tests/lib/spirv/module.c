@@ -45,8 +45,10 @@ static void learn(struct spirv_compiler *c, const uint32_t *in)
         compile_fail(c, "no id of this module", op);
     if (id)
         c->ids[in[id]].def = c->at;
-    if (op == OP_DECORATE && c->decorations_at == 0)
-        c->decorations_at = c->at;
+    if (op == OP_DECORATE || op == OP_MEMBER_DECORATE) {
+        c->decorations_at = c->decorations_at ? c->decorations_at : c->at;
+        c->decorations_end = c->at;
+    }
     if ((op == OP_EXECUTION_MODE && in[2] == MODE_LOCAL_SIZE) ||
         (op == OP_EXECUTION_MODE_ID && in[2] == MODE_LOCAL_SIZE_ID))
         c->size_at = c->at;
@@ -71,9 +73,9 @@ bool compile_decoration(const struct spirv_compiler *c, uint32_t id, uint32_t me
                         uint32_t *value)
 {
     const uint32_t *in = c->words + c->decorations_at;
-    for (; op_of(in) == OP_DECORATE || op_of(in) == OP_MEMBER_DECORATE; in += length_of(in)) {
-        uint32_t at = op_of(in) == OP_DECORATE ? 2 : 3;
-        if (in[1] == id && in[at] == decoration && (at == 2 ? UINT32_MAX : in[2]) == member) {
+    for (; in <= c->words + c->decorations_end; in += length_of(in)) {
+        uint32_t at = op_of(in) == OP_DECORATE ? 2 : op_of(in) == OP_MEMBER_DECORATE ? 3 : 0;
+        if (at && in[1] == id && in[at] == decoration && (at == 2 ? UINT32_MAX : in[2]) == member) {
             *value = in[at + 1];
             return true;
         }

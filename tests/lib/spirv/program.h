@@ -77,7 +77,7 @@ void spirv_program_free(struct spirv_program *p);
 
 /* --- what each lane computes from its own numbers (lane_math.c) --- */
 
-/* Besides the instructions of SPIR-V and, from MATH_EXTENDED on, those of GLSL.std.450. */
+/* Numbers of operations: those of SPIR-V's instructions and, from MATH_EXTENDED on, GLSL.std.450's. */
 enum { MATH_EXTENDED = 1 << 16, MATH_U_MIN = MATH_EXTENDED + 38, MATH_U_MAX = MATH_EXTENDED + 41 };
 enum {
     MATH_F_MAX = MATH_EXTENDED + 40,
