@@ -156,7 +156,8 @@ static bool is_codes(const struct tensor_list *l, const struct tensor *t, struct
     return false;
 }
 
-/* Gives a tensor of a matrix its new name; messages have the file's. *keep is false if no operation reads it. */
+/* Gives a tensor of a matrix its new name; messages have the file's. *keep is false if no operation reads
+ * it. */
 static int rename_tensor(struct tensor *t, bool *keep, struct moeflux_err *e)
 {
     static const char *const unread[] = {".weight_scale_2", ".weight_global_scale",

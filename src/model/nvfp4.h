@@ -30,8 +30,8 @@ struct tensor_list;
 int nvfp4_adopt(struct tensor_list *l, const struct open_file *files, const char *where,
                 struct moeflux_err *e);
 
-/* Writes the float32 numbers of n 8-bit scales. `codes` may be the last n bytes of `out`. Returns false if one
- * is not finite. */
+/* Writes the float32 numbers of n 8-bit scales. `codes` may be the last n bytes of `out`. Returns false if
+ * one is not finite. */
 bool nvfp4_read_scales(const struct tensor_factor *f, const uint8_t *codes, uint64_t n, uint8_t *out);
 
 #endif

@@ -6,8 +6,8 @@
  *   interpreted-LANES-plain    neither matrices nor denormals
  * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does.
  * MOEFLUX_LANES_SPEED prints the lane operations of a second.
- * Memory is host memory, a page that nobody has after the last one of each buffer; new buffers have NaNs. Operations run at
- * once, so what is neither memory nor a kernel is as on the reference (src/exec/exec_host.c). */
+ * Memory is host memory, a page that nobody has after the last one of each buffer; new buffers have NaNs.
+ * Operations run at once, so what is neither memory nor a kernel is as on the reference (exec_host.c). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
