@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/breakers.h"
 #include "moeflux.h"
 #include "text/chat/chat.h"
 #include "sample/sampler.h"
@@ -34,6 +35,7 @@ struct generator {
     struct chat chat;
     struct moeflux_session *sequence; /* NULL until generator_start */
     struct sampler *sampler;
+    struct breakers_cache breakers; /* the sampler's, if DRY is on */
     struct constrain *constrain; /* NULL until an answer must fit a grammar */
     uint8_t *allowed;            /* bitmap of the ids that may be sampled; NULL: all */
     float *logits;               /* [vocab_size], after the last token of generator_eval */
@@ -86,8 +88,8 @@ int generator_start(struct generator *s, uint32_t max_context, const struct samp
                     struct moeflux_err *e);
 
 /* Makes another generator on the same model (copy 0) or one of its copies, for a concurrent request. It
- * shares all with `of`, which was prepared and must outlive it, except template, logits and sampler, which
- * are not set yet. Before an evaluation the caller sets logits [vocab_size] (malloc; freed with s) and a
+ * shares all with `of`, which was prepared and must outlive it, except template, logits, sampler and its
+ * breakers, which are not set yet. Before an evaluation the caller sets logits [vocab_size] (malloc; freed with s) and a
  * sequence (which stays the caller's). */
 void generator_share(struct generator *s, const struct generator *of, uint32_t copy);
 /* Frees such a generator; a zeroed one is legal. */
