@@ -77,7 +77,7 @@ static const struct line lines[] = {
     {"run", "--dry-multiplier 0.8 --dry-base 2", "--dry-multiplier 0.8 --dry-base 2", NULL},
     {"run", "--dry-sequence-breaker a --dry-sequence-breaker b",
      "--dry-sequence-breakers a --dry-sequence-breakers b", NULL},
-    {"run", "--dry-sequence-breaker '\\n'", "'--dry-sequence-breakers=\n'", NULL},
+    {"run", "--dry-sequence-breaker '\\n'", "--dry-sequence-breakers '\\n'", NULL},
     {"run", "-r a -r b", "--stop a --stop b", NULL},
     {"run", "--chat-template-file t.jinja", "--chat-template t.jinja", NULL},
     {"run", "--chat-template-kwargs '{}'", "--chat-template-kwargs {}", NULL},

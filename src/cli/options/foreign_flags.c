@@ -171,7 +171,6 @@ const struct foreign_flag foreign_flags[] = {
     /* Sampling */
     NONE("--samplers,--sampler-seq,--sampling-seq", ORDER),
     NONE("-bs,--backend-sampling", "a GPU that can sample does: leave it out"),
-    WORD("--dry-sequence-breaker", "\\n", "--dry-sequence-breakers=\n"),
     ALIAS("--dry-sequence-breaker", "*", "--dry-sequence-breakers"),
     NONE("--adaptive-*,--dynatemp-*", SAMPLER),
     NONE("--mirostat*", MIROSTAT),

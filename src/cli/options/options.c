@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/options/check.h"
+#include "cli/options/escapes.h"
 #include "cli/options/flags.h"
 #include "cli/options/foreign.h"
 #include "cli/options/get_flags.h"
@@ -394,14 +395,35 @@ static void note_given(struct options *o, const struct defaults_command *c, cons
                 o->given[k] = true;
 }
 
-/* "none" stands for no texts; what comes after it is added to none. */
-static void take_breakers(struct texts *t)
+/* Replaces the escape sequences of the texts, as llama.cpp does. */
+static int unescape_breakers(struct options *o, struct moeflux_err *e)
 {
+    struct texts *t = &o->sampling.dry_breakers;
+    size_t bytes = 0, at = 0;
+    for (uint32_t i = 0; i < t->n; i++)
+        bytes += strlen(t->values[i]) + 1;
+    if (!(o->breakers = mem_new(bytes, 1, e)))
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < t->n; i++) {
+        size_t n = strlen(t->values[i]) + 1;
+        memcpy(o->breakers + at, t->values[i], n);
+        escapes_replace(o->breakers + at);
+        t->values[i] = o->breakers + at;
+        at += n;
+    }
+    return 0;
+}
+
+/* "none" stands for no texts; what comes after it is added to none. */
+static int take_breakers(struct options *o, struct moeflux_err *e)
+{
+    struct texts *t = &o->sampling.dry_breakers;
     uint32_t first = t->n;
     while (first > 0 && strcmp(t->values[first - 1], "none") != 0)
         first--;
     memmove(t->values, t->values + first, (t->n - first) * sizeof *t->values);
     t->n -= first;
+    return unescape_breakers(o, e);
 }
 
 static int take_defaults(struct options *o, const struct defaults_command *c, int argc, char **argv,
@@ -415,7 +437,8 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
         rc = defaults_apply(&o->defaults, &rules, c, given, o, scratch, e);
     if (rc == 0)
         note_given(o, c, given);
-    take_breakers(&o->sampling.dry_breakers);
+    if (rc == 0)
+        rc = take_breakers(o, e);
     free(scratch);
     if (o->quiet)
         o->log_level = EXIT_ERROR;
@@ -488,6 +511,7 @@ void options_free(struct options *o)
 {
     defaults_free(&o->defaults);
     foreign_free(&o->foreign);
+    free(o->breakers);
     free(o->secret_key);
     free(o->hub_path);
 }

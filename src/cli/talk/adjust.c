@@ -6,7 +6,9 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "cli/exit.h"
+#include "cli/options/escapes.h"
 #include "cli/options/flags.h"
 #include "cli/options/options.h"
 #include "cli/say.h"
@@ -42,6 +44,20 @@ static const struct flag *find(const char *word)
     return f && may_set(f) ? f : NULL;
 }
 
+static void show_texts(const char *name, int n, const struct texts *t)
+{
+    struct str line = {0};
+    str_addf(&line, "  %-24.*s ", n, name);
+    for (uint32_t i = 0; i < t->n; i++) {
+        str_add_text(&line, i ? ", \"" : "\"");
+        escapes_add(&line, t->values[i]);
+        str_add_text(&line, "\"");
+    }
+    str_add_text(&line, t->n ? "\n" : "none\n");
+    say_text(&line);
+    str_free(&line);
+}
+
 static void show_one(const struct options *o, const struct flag *f)
 {
     const struct sampler_field *field = field_of(f);
@@ -52,6 +68,8 @@ static void show_one(const struct options *o, const struct flag *f)
         say("  %-24.*s %.6g\n", n, name, (double)*(const float *)at);
     else if (field && field->kind == SAMPLER_WHOLE)
         say("  %-24.*s %u\n", n, name, *(const uint32_t *)at);
+    else if (field && field->kind == SAMPLER_LIST)
+        show_texts(name, n, at);
     else if (!field)
         say("  %-24.*s %lld\n", n, name,
             *(const int64_t *)at == OPTIONS_NOT_GIVEN ? -1LL : (long long)*(const int64_t *)at);
@@ -72,6 +90,8 @@ static int set_one(struct options *next, const struct flag *f, const char *value
 {
     if (f->kind == FLAG_TEXTS && !(*text = mem_text(value, e)))
         return ERR_MEMORY;
+    if (*text)
+        escapes_replace(*text);
     int rc = flags_set(f, *text ? *text : value, next, e);
     if (!rc && *text && strcmp(value, "none") == 0)
         next->sampling.dry_breakers.n = 0;
