@@ -180,8 +180,11 @@ static int walk_word(struct walk *w, int *at)
 {
     const char *word = w->argv[*at];
     /* The only switch that may have a value. */
-    if (strcmp(word, "--json=full") == 0 && own_flag(w->command, "--json-full", true))
+    if (strncmp(word, "--json=", 7) == 0 && own_flag(w->command, "--json-full", true)) {
+        if (strcmp(word + 7, "full") != 0)
+            return err_set(w->e, ERR_USAGE, "--json: expected --json or --json=full, found \"%s\"", word);
         word = "--json-full";
+    }
     const struct flag *own = own_flag(w->command, word, true);
     int taken = w->out->is_bench ? take(w, foreign_bench_flags, at) : 0;
     if (!taken && !own)
