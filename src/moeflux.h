@@ -496,8 +496,8 @@ struct moeflux_sampler_options {
     float dry_multiplier, dry_base;
     uint32_t dry_allowed_length;
     uint32_t dry_penalty_last_n; /* number of last tokens that are searched; at most 2^20 */
-    /* Texts that end a repetition, 1 to 40 bytes each; at most 15. With a dry_multiplier above 0 they need the
-     * tokenizer. */
+    /* Texts that end a repetition, 1 to 40 bytes each; at most 15. With a dry_multiplier above 0 they need
+     * the tokenizer. */
     const char *const *dry_sequence_breakers;
     uint32_t n_dry_sequence_breakers;
 };
@@ -520,8 +520,8 @@ void moeflux_sampler_reset(struct moeflux_sampler *s);
 /* Restricts the choice to a set of ids, such as a grammar's: bit i % 64 of word i / 64, [n_ids / 64, rounded
  * up]; NULL: all ids. Copied. With an empty set, moeflux_sampler_pick fails with _USAGE. */
 void moeflux_sampler_restrict(struct moeflux_sampler *s, const uint64_t *ids);
-/* Returns the next token's id. Never allocates. Errors: _USAGE (no token is allowed), _DEVICE (a logit that could
- * be chosen is NaN). */
+/* Returns the next token's id. Never allocates. Errors: _USAGE (no token is allowed), _DEVICE (a logit that
+ * could be chosen is NaN). */
 int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e);
 
 /* Appends the token `id` and chooses the next one, *next. Gives the results of moeflux_session_eval,

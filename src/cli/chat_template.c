@@ -26,7 +26,8 @@ static bool is_text(const char *file)
 static const char *hint_for(const char *file)
 {
     bool is_name = !strpbrk(file, "/.") && !file_exists(file);
-    return is_name ? " (there are no built-in templates: without the flag the model's own is used; with it, expected "
+    return is_name ? " (there are no built-in templates: without the flag the model's own is used; with it, "
+                     "expected "
                      "a Jinja file)"
                    : "";
 }
@@ -36,7 +37,8 @@ static int read_file(struct chat_template *c, const char *file, struct moeflux_e
     struct moeflux_err why;
     size_t len;
     int rc = file_read_text(file, MAX_BYTES, &c->text, &len, &why);
-    return rc ? err_set(e, rc == ERR_MEMORY ? rc : ERR_USAGE, "--chat-template: %s%s", why.text, hint_for(file))
+    return rc ? err_set(e, rc == ERR_MEMORY ? rc : ERR_USAGE, "--chat-template: %s%s", why.text,
+                        hint_for(file))
               : 0;
 }
 

@@ -19,8 +19,8 @@ struct chat_template {
 int chat_template_read(struct chat_template *c, const struct options *o, struct moeflux_err *e);
 void chat_template_free(struct chat_template *c);
 
-/* Gives them to the opened model's tokenizer, and tries the template. ERR_USAGE: there is no tokenizer; errors of
- * generator_use_chat, whose message names the template's file. */
+/* Gives them to the opened model's tokenizer, and tries the template. ERR_USAGE: there is no tokenizer;
+ * errors of generator_use_chat, whose message names the template's file. */
 int chat_template_use(struct chat_template *c, struct generator *s, struct moeflux_err *e);
 
 #endif

@@ -36,11 +36,11 @@ struct generator {
     struct moeflux_session *sequence; /* NULL until generator_start */
     struct sampler *sampler;
     struct breakers_cache breakers; /* the sampler's, if DRY is on */
-    struct constrain *constrain; /* NULL until an answer must fit a grammar */
-    uint8_t *allowed;            /* bitmap of the ids that may be sampled; NULL: all */
-    float *logits;               /* [vocab_size], after the last token of generator_eval */
-    uint32_t max_context;        /* tokens */
-    uint64_t most_prompt_bytes;  /* a longer text has more than max_context tokens; 0: not known */
+    struct constrain *constrain;    /* NULL until an answer must fit a grammar */
+    uint8_t *allowed;               /* bitmap of the ids that may be sampled; NULL: all */
+    float *logits;                  /* [vocab_size], after the last token of generator_eval */
+    uint32_t max_context;           /* tokens */
+    uint64_t most_prompt_bytes;     /* a longer text has more than max_context tokens; 0: not known */
     uint64_t seed;
     uint64_t load_ns;
     struct generator_evaluator evaluator; /* zeroed: the generator evaluates single tokens itself */
@@ -89,8 +89,8 @@ int generator_start(struct generator *s, uint32_t max_context, const struct samp
 
 /* Makes another generator on the same model (copy 0) or one of its copies, for a concurrent request. It
  * shares all with `of`, which was prepared and must outlive it, except template, logits, sampler and its
- * breakers, which are not set yet. Before an evaluation the caller sets logits [vocab_size] (malloc; freed with s) and a
- * sequence (which stays the caller's). */
+ * breakers, which are not set yet. Before an evaluation the caller sets logits [vocab_size] (malloc; freed
+ * with s) and a sequence (which stays the caller's). */
 void generator_share(struct generator *s, const struct generator *of, uint32_t copy);
 /* Frees such a generator; a zeroed one is legal. */
 void generator_unshare(struct generator *s);

@@ -1,6 +1,6 @@
-/* candidates.h - the ids among which the sampler draws, and the rules that remove some of them. Each rule keeps
- * the order of the array and leaves at least one candidate. Weights and all sums of them are integers, so the
- * result is the same on every machine and does not depend on the order of the additions. */
+/* candidates.h - the ids among which the sampler draws, and the rules that remove some of them. Each rule
+ * keeps the order of the array and leaves at least one candidate. Weights and all sums of them are integers,
+ * so the result is the same on every machine and does not depend on the order of the additions. */
 #ifndef MOEFLUX_SAMPLE_CANDIDATES_H
 #define MOEFLUX_SAMPLE_CANDIDATES_H
 

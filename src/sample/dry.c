@@ -143,8 +143,8 @@ static uint32_t since_breaker(const struct dry *d, uint32_t n)
     return n;
 }
 
-/* Fills same[1] to same[n - 1], the Z function of the text, in O(n). [from, to): of the parts found so far that
- * equal the text's beginning, the one that ends last. */
+/* Fills same[1] to same[n - 1], the Z function of the text, in O(n). [from, to): of the parts found so far
+ * that equal the text's beginning, the one that ends last. */
 static void compare(struct dry *d, uint32_t n)
 {
     uint32_t from = 0, to = 0;

@@ -204,10 +204,10 @@ bool sampler_can_pick(const struct sampler *s)
 
 int sampler_check_mask(const struct sampler *s, struct moeflux_err *e)
 {
-    return sampler_can_pick(s) ? 0
-                               : err_set(e, ERR_USAGE,
-                                         "none of the %u tokens may be chosen: the set of allowed ids is empty",
-                                         s->n_ids);
+    return sampler_can_pick(s)
+               ? 0
+               : err_set(e, ERR_USAGE, "none of the %u tokens may be chosen: the set of allowed ids is empty",
+                         s->n_ids);
 }
 
 struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, const uint8_t *allowed,

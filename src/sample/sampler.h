@@ -1,9 +1,9 @@
 /* sampler.h - chooses the next token id from logits.
  *
  * Deterministic: the same seed, options and logits give the same ids on every machine, on the host and on a
- * device (ops/sample/sample.h). Weights and their sums are integers (kernels/sample/weight.h). What is computed
- * in floating point goes by ascending id and uses only operations that IEEE 754 rounds correctly: penalties,
- * biases, and mean and deviation of top-n-sigma, in double. */
+ * device (ops/sample/sample.h). Weights and their sums are integers (kernels/sample/weight.h). What is
+ * computed in floating point goes by ascending id and uses only operations that IEEE 754 rounds correctly:
+ * penalties, biases, and mean and deviation of top-n-sigma, in double. */
 #ifndef MOEFLUX_SAMPLE_SAMPLER_H
 #define MOEFLUX_SAMPLE_SAMPLER_H
 
@@ -30,8 +30,9 @@ struct sampler_bias {
         "\n", ":", "\"", "*"                                                                                 \
     }
 
-/* A sequence of tokens that ends a repetition: DRY's sequence breaker as tokens. Either one token that contains
- * the text, or a head, a token whose last bytes are the text's first, and the tokens of the text's rest. */
+/* A sequence of tokens that ends a repetition: DRY's sequence breaker as tokens. Either one token that
+ * contains the text, or a head, a token whose last bytes are the text's first, and the tokens of the text's
+ * rest. */
 struct sampler_breaker {
     int32_t head;
     uint32_t n_tail;                /* 0: the head contains the whole text */
@@ -123,8 +124,9 @@ int sampler_check_mask(const struct sampler *s, struct moeflux_err *e);
  * number of the pick.
  *
  * Of equal logits the lowest id comes first. Never chooses a logit of -infinity, nor an id with less than
- * 2^-32 of the largest probability. Never allocates. Returns the id; ERR_USAGE: the mask allows no id; ERR_DEVICE:
- * the logit of an allowed id is NaN or +infinity (the message names the id), or all of them are -infinity. */
+ * 2^-32 of the largest probability. Never allocates. Returns the id; ERR_USAGE: the mask allows no id;
+ * ERR_DEVICE: the logit of an allowed id is NaN or +infinity (the message names the id), or all of them are
+ * -infinity. */
 int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e);
 
 /* --- sampling on a device (ops/sample/sample.h): of the next token or of the one after it --- */

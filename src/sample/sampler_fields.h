@@ -43,7 +43,7 @@
          "DRY: make continued repetitions less likely (0: off)")                                             \
     REAL(dry_base, "dry_base", "dry-base", "X", 1, 100, "DRY: growth by each repeated token (1.75)")         \
     WHOLE(dry_allowed, "dry_allowed_length", "dry-allowed-length", "N", 0, SAMPLER_MAX_REPEAT_LAST,          \
-          SAMPLER_MAX_REPEAT_LAST, "DRY: least length of a repetition (2)")                             \
+          SAMPLER_MAX_REPEAT_LAST, "DRY: least length of a repetition (2)")                                  \
     WHOLE(dry_last, "dry_penalty_last_n", "dry-penalty-last-n", "N", 0, SAMPLER_MAX_REPEAT_LAST,             \
           SAMPLER_MAX_REPEAT_LAST, "DRY: last tokens that are searched (64)")                                \
     LIST(dry_breakers, "dry_sequence_breakers", "dry-sequence-breakers", "TEXT",                             \

@@ -213,8 +213,7 @@ static void plain_lines_of_code_and_tables_are_not_broken(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
         for (size_t piece = 1; piece < 9; piece++) {
-            char *got =
-                shown_by((struct markdown){.plain = true}, whole[i], strlen(whole[i]), piece, 8);
+            char *got = shown_by((struct markdown){.plain = true}, whole[i], strlen(whole[i]), piece, 8);
             assert_string_equal(got, whole[i]);
             free(got);
         }

@@ -238,10 +238,11 @@ int results_check_model(const struct results *r, struct moeflux_err *e)
     const json_t *own = json_object_get(r->settings, "fingerprint");
     if (!r->model || !own || json_equal(r->model, own))
         return 0;
-    return err_set(e, ERR_USAGE,
-                   "%.300s: line %llu has a result of another model of this name: fingerprint %.20s there, %.20s "
-                   "here (--mix accepts it)",
-                   r->path, r->model_line, json_string_value(r->model), json_string_value(own));
+    return err_set(
+        e, ERR_USAGE,
+        "%.300s: line %llu has a result of another model of this name: fingerprint %.20s there, %.20s "
+        "here (--mix accepts it)",
+        r->path, r->model_line, json_string_value(r->model), json_string_value(own));
 }
 
 bool results_has(const struct results *r, const char *key, bool *failed)

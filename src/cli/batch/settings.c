@@ -182,7 +182,8 @@ const char *settings_difference(const json_t *there, const json_t *here, char *b
         {
             char old[80], new[80];
             const json_t *a = json_object_get(there, name), *b = json_object_get(here, name);
-            /* Results of an older version have no fingerprint, and a run has none before it opens its model. */
+            /* Results of an older version have no fingerprint, and a run has none before it opens its
+             * model. */
             if (is_equal(a, b) || (strcmp(name, "fingerprint") == 0 && !(a && b)))
                 continue;
             show(a, old, sizeof old);

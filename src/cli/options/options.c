@@ -452,8 +452,7 @@ static int check_word(const struct options *o, bool is_first, struct moeflux_err
         return strcmp(o->word, "full") == 0
                    ? 0
                    : err_set(e, ERR_USAGE, "--selftest: expected nothing or \"full\", found \"%s\"", o->word);
-    return is_first ? which_model_refuse_word(o->word, e)
-                    : err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", o->word);
+    return which_model_refuse_word(o->word, is_first, e);
 }
 
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
@@ -472,9 +471,14 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     argv += at > 0;
     if (argc > 1 && strcmp(argv[1], "completion") == 0) {
         o->verb = VERB_COMPLETION;
+        o->help = o->foreign.help;
+        if (o->help)
+            return 0;
         return flags_parse(completion_flags, COUNT(completion_flags), argc - 1, argv + 1, o, &o->help, e);
     }
     const struct defaults_command *c = &options_commands[at];
+    if (o->foreign.help && at == 0 && argc > 1 && !foreign_has_help(argv[1]))
+        return err_set(e, ERR_USAGE, "help: there is no command \"%s\"", argv[1]);
     int rc = foreign_translate(&o->foreign, c, options_commands, OPTIONS_COMMANDS, argc, argv, e);
     if (rc)
         return rc;
@@ -487,7 +491,7 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     argv = o->foreign.argv;
     rc = flags_parse(c->flags, c->n, argc, argv, o, &o->help, e);
     if (rc && at == 0 && argc > 1 && argv[1][0] && argv[1][0] != '-')
-        return which_model_refuse_word(argv[1], e);
+        return which_model_refuse_word(argv[1], true, e);
     if (rc)
         return rc;
     if (o->word && !o->help)

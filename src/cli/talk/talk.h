@@ -45,8 +45,8 @@ struct talk { /* zeroed at first */
 /* Prints a dim line on stderr. */
 void talk_note(const struct talk *t, const char *text);
 
-/* Asks a question, after the attached text, and prints the answer on `out`. A failure is reported, and the conversation goes on; only a
- * failed stdout is returned. With is_script every failure is returned. */
+/* Asks a question, after the attached text, and prints the answer on `out`. A failure is reported, and the
+ * conversation goes on; only a failed stdout is returned. With is_script every failure is returned. */
 int talk_ask(struct talk *t, const char *text, struct moeflux_err *e);
 /* Asks a question instead of the last one, which stays if the new one does not fit the context. */
 int talk_ask_instead(struct talk *t, const char *text, struct moeflux_err *e);

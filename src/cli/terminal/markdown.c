@@ -115,7 +115,9 @@ static size_t bold_end(const struct span *s, size_t marks, bool *more)
     *more = false;
     for (size_t at = marks; at < s->n && s->text[at] != '\n';) {
         size_t ticks = run_of(s, at, '`'), stars = run_of(s, at, '*');
-        *more = (ticks || stars || s->text[at] == '\\') && is_open(s, at + (ticks ? ticks : stars ? stars : 1));
+        *more = (ticks || stars || s->text[at] == '\\') && is_open(s, at + (ticks   ? ticks
+                                                                            : stars ? stars
+                                                                                    : 1));
         if (*more)
             return s->n;
         if (ticks) {
@@ -201,8 +203,8 @@ static size_t take_fence(struct markdown *m, const struct span *s, size_t marks,
     return end;
 }
 
-/* Backticks that begin a line. Those of a fence have no backtick after them in the line, those that end a code
- * block nothing but blanks. Returns 0 with *more set, or 0: they are no fence. */
+/* Backticks that begin a line. Those of a fence have no backtick after them in the line, those that end a
+ * code block nothing but blanks. Returns 0 with *more set, or 0: they are no fence. */
 static size_t try_fence(struct markdown *m, const struct span *s, size_t at, bool *more, struct wrap *w)
 {
     size_t marks = run_of(s, at, '`'), end = at + marks;

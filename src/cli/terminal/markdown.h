@@ -1,9 +1,9 @@
-/* markdown.h - shows an answer's Markdown on a terminal: headings and **bold** in bold, `code` and code blocks
- * in colour, tables with lines. The marks of what is drawn are hidden; all other characters stay. Lines of code
- * and tables are not broken.
+/* markdown.h - shows an answer's Markdown on a terminal: headings and **bold** in bold, `code` and code
+ * blocks in colour, tables with lines. The marks of what is drawn are hidden; all other characters stay.
+ * Lines of code and tables are not broken.
  *
- * The text comes in pieces. A mark is held back until its partner comes, and then drawn; if the line ends before,
- * or 512 bytes later, it is printed as it is. A table is held back until its end. */
+ * The text comes in pieces. A mark is held back until its partner comes, and then drawn; if the line ends
+ * before, or 512 bytes later, it is printed as it is. A table is held back until its end. */
 #ifndef MOEFLUX_CLI_TERMINAL_MARKDOWN_H
 #define MOEFLUX_CLI_TERMINAL_MARKDOWN_H
 
