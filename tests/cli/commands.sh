@@ -16,6 +16,10 @@ mkdir -p "$made/pytorch" "$made/clone" "$made/around/inner" "$made/weights" "$ma
 for dir in pytorch clone around/inner; do cp tests/models/tiny/config.json "$made/$dir"; done
 touch "$made/pytorch/pytorch_model.bin" "$made/weights/model.safetensors"
 printf 'version https://git-lfs.github.com/spec/v1\n' >"$made/clone/model.safetensors"
+mkdir "$made/split"
+cp tests/models/tiny/config.json "$made/split"
+touch "$made/split/model-00002-of-00002.safetensors"
+printf '{"weight_map": {"a": "model-00001-of-00002.safetensors"}}' >"$made/split/model.safetensors.index.json"
 printf '{"model_type": "qwen3"}' >"$made/dense/config.json"
 printf '{%% if %%}' >"$made/bad.jinja"
 head -c 1000 tests/models/gguf/gemma4.gguf >"$made/cut.gguf"

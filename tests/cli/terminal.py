@@ -205,7 +205,11 @@ def options_change_within_a_conversation(state):
     shown = t.ask('/set')
     for name, value in (('temp', '0'), ('top-k', '20'), ('dry-multiplier', '0'), ('predict', '40')):
         assert re.search(rf'(?m)^  {name} +{value}$', shown), (name, shown)
-    assert 'temp is 4 from now on' in t.ask('/set temp 4')
+    assert 'temp is 4 from now on' in t.ask('/set parameter temp 4')
+    for wrong, instead in (('/set system Be short.', '/system'), ('/set verbose', '/stats'),
+                           ('/image x.png', '/image')):
+        assert instead in t.ask(wrong), wrong
+    assert '/clear' in t.ask('/?')
     t.ask('/set top_k=0')
     assert re.search(r'top-k +0\n', t.ask('/set'))
     assert t.ask('/retry').split('\n')[0] != first
@@ -260,6 +264,9 @@ def thinking_is_switched_within_a_conversation(state):
     assert not t.ask('What is 47 + 38?').startswith(dim)
     assert 'thinking: on' in t.ask('/think on')
     assert t.ask('What is 47 + 38?').startswith(dim)
+    for word, means in (('/nothink', 'off'), ('/set think', 'on'), ('/set nothink', 'off'),
+                        ('/no_think', 'off')):
+        assert 'thinking: ' + means in t.ask(word), word
     assert 'thinking: low' in t.ask('/think low')
     assert 'expected on, off' in t.ask('/think much')
     assert 'thinking: off' in t.ask('/think off')

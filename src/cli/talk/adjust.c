@@ -98,14 +98,39 @@ static int set_one(struct options *next, const struct flag *f, const char *value
     return rc ? rc : sampler_check(&next->sampling, e);
 }
 
+/* Says what to do for Ollama's words after /set. Returns whether it was one of them. */
+static bool refuse_ollamas(const char *word, struct moeflux_err *e)
+{
+    const struct {
+        const char *word, *instead;
+    } others[] = {{"system", "/system TEXT"},
+                  {"history", "lines are kept: moeflux(1), FILES"},
+                  {"verbose", "each answer has a line about its speed; /stats says more"},
+                  {"format", "--json-object and --json-schema, before the conversation"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(word, others[i].word) == 0) {
+            exit_report(err_set(e, ERR_USAGE, "/set %s: %s", word, others[i].instead), e);
+            return true;
+        }
+    return false;
+}
+
 int adjust_set(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     char word[48], text_of[128];
+    static const char prefix[] = "parameter ";
+    if (strncmp(argument, prefix, sizeof prefix - 1) == 0)
+        argument += sizeof prefix - 1;
     size_t n = strcspn(argument, " \t=");
     const char *value = argument + n + strspn(argument + n, " \t=");
     if (!*argument)
         return show_all(t);
     snprintf(word, sizeof word, "%.*s", (int)n, argument);
+    bool thinks = strcmp(word, "think") == 0;
+    if (thinks || strcmp(word, "nothink") == 0)
+        return adjust_think(t, thinks ? "on" : "off", e);
+    if (refuse_ollamas(word, e))
+        return 0;
     const struct flag *f = find(word);
     struct options next = *t->own;
     char *text = NULL;

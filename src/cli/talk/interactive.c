@@ -294,6 +294,18 @@ static int command_read(struct talk *t, const char *argument, struct moeflux_err
     return report_failure(rc, e);
 }
 
+static int command_nothink(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)argument;
+    return adjust_think(t, "off", e);
+}
+
+static int command_image(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)t, (void)argument;
+    return report_failure(err_set(e, ERR_UNSUPPORTED, "/image: images are not read; /read takes a text"), e);
+}
+
 static int command_quit(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
@@ -330,6 +342,10 @@ static const struct command {
     {"/q", "", NULL, command_quit},
     {"/regen", "", NULL, command_retry},
     {"/regenerate", "", NULL, command_retry},
+    {"/?", "", NULL, command_help},
+    {"/nothink", "", NULL, command_nothink},
+    {"/no_think", "", NULL, command_nothink},
+    {"/image", "", NULL, command_image},
 };
 
 static const char keys_help[] =
