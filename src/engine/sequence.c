@@ -286,9 +286,7 @@ int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t
                        s->max_context);
     for (uint32_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= vocab)
-            return err_set(e, ERR_USAGE,
-                           "token %u is %d, expected 0 to %u: is the tokenizer another model's?", i, ids[i],
-                           vocab - 1);
+            return err_set(e, ERR_USAGE, "token %u is %d, expected 0 to %u", i, ids[i], vocab - 1);
     return 0;
 }
 
