@@ -247,6 +247,34 @@ static void a_key_is_hidden_and_an_empty_one_refused(void **state)
     unsetenv("MOEFLUX_API_KEY");
 }
 
+/* llama.cpp replaces them in the texts of its flag; what JSON or the defaults have stays. */
+static void escape_sequences_of_breakers_are_replaced(void **state)
+{
+    char text[][40] = {"moeflux",
+                       "-m",
+                       "x",
+                       "--dry-sequence-breakers",
+                       "\\n",
+                       "--dry-sequence-breaker",
+                       "a\\x41\\\\n\\q\\",
+                       "--dry-sequence-breakers=\\x00\\t"};
+    static const char *const expected[] = {"\n", "aA\\n\\q\\", "\\x00\t"};
+    char *argv[9] = {0};
+    struct options o;
+    struct moeflux_err e = {0};
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        argv[i] = text[i];
+    check_ok(options_parse(&o, 8, argv, &e), &e);
+    assert_int_equal(o.sampling.dry_breakers.n, 3);
+    for (int i = 0; i < 3; i++)
+        assert_string_equal(o.sampling.dry_breakers.values[i], expected[i]);
+    options_free(&o);
+    check_ok(options_parse(&o, 3, argv, &e), &e);
+    assert_string_equal(o.sampling.dry_breakers.values[0], "\n");
+    options_free(&o);
+}
+
 /* The first name of each row, or what is before its *, is in moeflux-coming-from(7). */
 static void the_manual_names_every_flag(void **state)
 {
@@ -274,6 +302,7 @@ int main(void)
         cmocka_unit_test(lines_of_others_become_ours_or_say_what_to_do),
         cmocka_unit_test(every_flag_of_llama_cpp_is_known),
         cmocka_unit_test(a_key_is_hidden_and_an_empty_one_refused),
+        cmocka_unit_test(escape_sequences_of_breakers_are_replaced),
         cmocka_unit_test(the_manual_names_every_flag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
