@@ -36,7 +36,7 @@ struct sampler_bias {
 struct sampler_breaker {
     int32_t head;
     uint32_t n_tail;                /* 0: the head contains the whole text */
-    int32_t tail[SAMPLER_MAX_TAIL]; /* in the order of the text */
+    int32_t tail[SAMPLER_MAX_TAIL]; /* tokens of the rest, in their order */
 };
 struct sampler_breakers {
     struct sampler_breaker *all; /* [n] */

@@ -33,8 +33,12 @@ void escapes_replace(char *text)
     char *to = text;
     while (*text) {
         size_t n = 0;
-        char c = *text == '\\' ? character_of(text + 1, &n) : '\0';
-        *to++ = c ? c : *text;
+        char c = '\0';
+        if (*text == '\\')
+            c = character_of(text + 1, &n);
+        *to++ = *text;
+        if (c)
+            to[-1] = c;
         text += c ? n + 1 : 1;
     }
     *to = '\0';

@@ -42,7 +42,9 @@ static bool is_open(const struct span *s, size_t at)
 
 static char char_at(const struct span *s, size_t at)
 {
-    return at < s->n ? s->text[at] : '\0';
+    if (at < s->n)
+        return s->text[at];
+    return '\0';
 }
 
 /* Whether a backslash takes the next character's meaning. */
