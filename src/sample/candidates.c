@@ -106,7 +106,7 @@ uint32_t candidates_typical(struct candidate *c, uint32_t n, float scale, uint32
     bool exact;
     for (uint32_t i = 0; i < n; i++) {
         c[i].key = sample_exponent(sample_bits(c[i].logit), max, scale);
-        total += (uint64_t)c[i].weight * c[i].key;
+        total += (unsigned __int128)c[i].weight * c[i].key;
     }
     uint32_t mean = (uint32_t)((total + sum / 2) / sum);
     for (uint32_t i = 0; i < n; i++)
