@@ -141,6 +141,15 @@ int generator_encode(const struct generator *s, const char *text, size_t len, en
     return rc;
 }
 
+int generator_check_ids(const struct generator *s, const struct token_list *ids, struct moeflux_err *e)
+{
+    for (size_t i = 0; i < ids->n; i++)
+        if ((uint32_t)ids->ids[i] >= s->info.vocab_size)
+            return err_set(e, ERR_FORMAT, "%s is another model's: it makes token %d, expected 0 to %u",
+                           s->info.tokenizer_path, ids->ids[i], s->info.vocab_size - 1);
+    return 0;
+}
+
 /* Returns the bitmap of ids that may be sampled: padded vocabularies have rows without a token. */
 static uint8_t *allowed_ids(const struct generator *s, struct moeflux_err *e)
 {

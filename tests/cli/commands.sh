@@ -16,7 +16,9 @@ mkdir -p "$made/pytorch" "$made/clone" "$made/around/inner" "$made/weights" "$ma
 for dir in pytorch clone around/inner; do cp tests/models/tiny/config.json "$made/$dir"; done
 touch "$made/pytorch/pytorch_model.bin" "$made/weights/model.safetensors"
 printf 'version https://git-lfs.github.com/spec/v1\n' >"$made/clone/model.safetensors"
-mkdir "$made/split"
+mkdir "$made/other" "$made/split"
+cp tests/models/qwen3-odd/hf/config.json tests/models/qwen3-odd/hf/model.safetensors \
+    tests/models/tiny/tokenizer.json "$made/other"
 cp tests/models/tiny/config.json "$made/split"
 touch "$made/split/model-00002-of-00002.safetensors"
 printf '{"weight_map": {"a": "model-00001-of-00002.safetensors"}}' >"$made/split/model.safetensors.index.json"

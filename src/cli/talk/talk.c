@@ -242,6 +242,8 @@ static int put_question(struct talk *t, const char *question, bool instead, stru
         conversation_undo(&next);
     rc = conversation_ask(&next, &t->generator.chat, str_text(&whole), &n_replaced, e);
     run_tell_replaced(t->options, n_replaced);
+    if (!rc)
+        rc = generator_check_ids(&t->generator, &next.tokens, e);
     if (!rc && next.tokens.n > t->generator.max_context)
         rc = err_set(e, ERR_USAGE,
                      "with this question the conversation has %zu tokens, the context holds %u "
