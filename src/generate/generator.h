@@ -78,8 +78,8 @@ int generator_use_chat(struct generator *s, struct chat_reasoning reasoning, con
 int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
                      struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
 
-/* Checks ids that the tokenizer has made. ERR_FORMAT: the model has no such token, so the tokenizer is another
- * model's. */
+/* Checks ids that the tokenizer has made. ERR_FORMAT: the model has no such token, so the tokenizer is
+ * another model's. */
 int generator_check_ids(const struct generator *s, const struct token_list *ids, struct moeflux_err *e);
 
 /* Prepares what every sequence needs: the context in tokens (0: the smaller of the model's maximum and
