@@ -230,9 +230,9 @@ static int work_once(struct download *d, struct remote *remote, struct moeflux_e
         return 0;
     }
     if (!is_new) {
-        p = transfer_add_part(&item->transfer, PART_BYTES, e);
+        rc = transfer_add_part(&item->transfer, PART_BYTES, &p, e);
         if (!p)
-            return ERR_MEMORY;
+            return rc; /* without a failure, the next look finds other work */
         item->n_parts++;
         d->n_held++;
     }

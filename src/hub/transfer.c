@@ -79,22 +79,28 @@ int transfer_begin(struct transfer *t, const struct repository *r, const struct 
 
 /* --- parts --- */
 
+/* Called with the lock. */
+static bool can_add(const struct transfer *t)
+{
+    return t->next < t->file->bytes && !(t->no_ranges && t->parts);
+}
+
 bool transfer_can_add(struct transfer *t, bool *first)
 {
     pthread_mutex_lock(&t->lock);
-    bool can = t->next < t->file->bytes && !(t->no_ranges && t->parts);
+    bool can = can_add(t);
     *first = !t->parts;
     pthread_mutex_unlock(&t->lock);
     return can;
 }
 
-struct part *transfer_add_part(struct transfer *t, uint64_t most, struct moeflux_err *e)
+/* Appends a part. Called with the lock. Returns NULL without memory. */
+static struct part *append(struct transfer *t, uint64_t most)
 {
-    struct part *p = mem_new(1, sizeof *p, e);
+    uint64_t left = t->file->bytes - t->next, n = t->no_ranges ? left : size_min(most, left);
+    struct part *p = malloc(sizeof *p), **at = &t->parts;
     if (!p)
         return NULL;
-    pthread_mutex_lock(&t->lock);
-    uint64_t left = t->file->bytes - t->next, n = t->no_ranges ? left : size_min(most, left);
     *p = (struct part){.file = t,
                        .from = t->next,
                        .to = t->next + n,
@@ -102,19 +108,24 @@ struct part *transfer_add_part(struct transfer *t, uint64_t most, struct moeflux
                        .saved = t->next,
                        .capacity = size_min(most, left)};
     p->bytes = malloc(p->capacity);
-    if (p->bytes) {
-        struct part **at = &t->parts;
-        while (*at)
-            at = &(*at)->next;
-        *at = p;
-        t->next = p->to;
+    if (!p->bytes) {
+        free(p);
+        return NULL;
     }
+    while (*at)
+        at = &(*at)->next;
+    *at = p;
+    t->next = p->to;
+    return p;
+}
+
+int transfer_add_part(struct transfer *t, uint64_t most, struct part **p, struct moeflux_err *e)
+{
+    pthread_mutex_lock(&t->lock);
+    bool can = can_add(t);
+    *p = can ? append(t, most) : NULL;
     pthread_mutex_unlock(&t->lock);
-    if (p->bytes)
-        return p;
-    free(p);
-    err_set(e, ERR_MEMORY, "out of memory for a part of %s", t->file->name);
-    return NULL;
+    return *p || !can ? 0 : err_set(e, ERR_MEMORY, "out of memory for a part of %s", t->file->name);
 }
 
 /* Writes and sums what the first part has received. */

@@ -59,9 +59,9 @@ int transfer_begin(struct transfer *t, const struct repository *r, const struct 
 /* Returns whether a part can begin now: bytes are left that no part has, and the server sends ranges or
  * no other part is there. first: whether that part would be the file's first. */
 bool transfer_can_add(struct transfer *t, bool *first);
-/* Begins the next part, of `most` bytes; the whole rest if the server sends no ranges. NULL with `e`
- * filled. */
-struct part *transfer_add_part(struct transfer *t, uint64_t most, struct moeflux_err *e);
+/* Begins the next part, of `most` bytes; the whole rest if the server sends no ranges. *p is NULL if no part
+ * can begin now: another thread may have changed what transfer_can_add said. ERR_MEMORY. */
+int transfer_add_part(struct transfer *t, uint64_t most, struct part **p, struct moeflux_err *e);
 
 /* Takes the next bytes of a part; what exceeds its end is ignored. Writes them if the part is the first.
  * ERR_IO names the file. */
