@@ -25,6 +25,7 @@ enum state {
     STATE_LOCKED, /* another program has the lock */
     STATE_BEGINNING,
     STATE_OPEN,
+    STATE_ENDING, /* whole: one worker checks and closes it, no other may use `transfer` */
     STATE_DONE,
 };
 
@@ -91,12 +92,17 @@ static void set_state(struct download *d, struct item *item, enum state state)
 
 /* --- the choice of work --- */
 
+/* Whether a file in this state holds the blob's lock. */
+static bool is_transfer(enum state state)
+{
+    return state == STATE_BEGINNING || state == STATE_OPEN || state == STATE_ENDING;
+}
+
 /* Whether the same bytes are being fetched under another name: they are one blob. */
 static bool is_busy(const struct download *d, const struct listing_file *f)
 {
     for (uint32_t i = 0; i < d->o->n_files; i++)
-        if ((d->items[i].state == STATE_BEGINNING || d->items[i].state == STATE_OPEN) &&
-            strcmp(d->o->files[i]->digest, f->digest) == 0)
+        if (is_transfer(d->items[i].state) && strcmp(d->o->files[i]->digest, f->digest) == 0)
             return true;
     return false;
 }
@@ -166,6 +172,18 @@ static int begin(struct download *d, struct item *item, const struct listing_fil
     return rc < 0 ? rc : 0;
 }
 
+/* Checks and closes a whole file. Its state is STATE_ENDING. */
+static int end(struct download *d, struct item *item, struct moeflux_err *e)
+{
+    int rc = transfer_finish(&item->transfer, e);
+    if (rc)
+        return rc;
+    item->is_open = false;
+    transfer_close(&item->transfer);
+    set_state(d, item, STATE_DONE);
+    return 0;
+}
+
 /* Fetches a part and, with the last one, ends the file. */
 static int fetch(struct download *d, struct item *item, struct part *p, struct remote *remote,
                  struct moeflux_err *e)
@@ -189,22 +207,17 @@ static int fetch(struct download *d, struct item *item, struct part *p, struct r
                                            : err_set(e, ERR_MEMORY, "out of memory for a URL");
     if (rc == 0)
         rc = transfer_end_part(p, e);
-    bool whole = rc == 1;
-    if (whole)
-        rc = transfer_finish(&item->transfer, e);
     str_free(&url);
     str_free(&name);
     pthread_mutex_lock(&d->lock);
     item->n_parts--;
     d->n_held--;
+    /* find_open takes the lock of each open file, and transfer_close destroys it. */
+    if (rc == 1)
+        item->state = STATE_ENDING;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
-    if (rc || !whole)
-        return rc;
-    item->is_open = false;
-    transfer_close(&item->transfer);
-    set_state(d, item, STATE_DONE);
-    return 0;
+    return rc == 1 ? end(d, item, e) : rc;
 }
 
 /* Waits until something changes, or a locked file is to be looked at. Called with the lock. */

@@ -182,8 +182,7 @@ static void begin_fetch(struct fetched *d)
 {
     struct moeflux_err e = {0};
     atomic_uint_fast64_t done = 0;
-    *d = (struct fetched){.dir = tmp_tree_new(),
-                          .f = {.name = "a", .bytes = N_BYTES, .kind = DIGEST_SHA256}};
+    *d = (struct fetched){.dir = tmp_tree_new(), .f = {.name = "a", .bytes = N_BYTES, .kind = DIGEST_SHA256}};
     for (int i = 0; i < N_BYTES; i++)
         d->bytes[i] = (char)('a' + i % 26);
     sum(DIGEST_SHA256, d->bytes, N_BYTES, N_BYTES, d->f.digest);
