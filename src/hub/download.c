@@ -205,13 +205,14 @@ static int fetch(struct download *d, struct item *item, struct part *p, struct r
                              .done = &d->fetched};
     int rc = str_ok(&url) && str_ok(&name) ? part_request_run(&q, e)
                                            : err_set(e, ERR_MEMORY, "out of memory for a URL");
+    uint32_t n_freed = 0;
     if (rc == 0)
-        rc = transfer_end_part(p, e);
+        rc = transfer_end_part(p, &n_freed, e);
     str_free(&url);
     str_free(&name);
     pthread_mutex_lock(&d->lock);
     item->n_parts--;
-    d->n_held--;
+    d->n_held -= n_freed;
     /* find_open takes the lock of each open file, and transfer_close destroys it. */
     if (rc == 1)
         item->state = STATE_ENDING;

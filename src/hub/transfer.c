@@ -161,10 +161,11 @@ int transfer_take(struct part *p, const char *bytes, size_t n, struct moeflux_er
     return rc;
 }
 
-int transfer_end_part(struct part *p, struct moeflux_err *e)
+int transfer_end_part(struct part *p, uint32_t *n_freed, struct moeflux_err *e)
 {
     struct transfer *t = p->file;
     int rc = 0;
+    *n_freed = 0;
     pthread_mutex_lock(&t->lock);
     p->ended = true;
     /* A whole part whose thread is still busy with it is that thread's. */
@@ -175,6 +176,7 @@ int transfer_end_part(struct part *p, struct moeflux_err *e)
             t->parts = first->next;
             free(first->bytes);
             free(first);
+            (*n_freed)++;
         }
     }
     if (rc == 0)

@@ -67,8 +67,9 @@ int transfer_add_part(struct transfer *t, uint64_t most, struct part **p, struct
  * ERR_IO names the file. */
 int transfer_take(struct part *p, const char *bytes, size_t n, struct moeflux_err *e);
 /* Writes the rest of a whole part when its turn has come, and those after it. Returns 1 if the file is
- * whole, else 0. The part is the transfer's from here on. ERR_IO. */
-int transfer_end_part(struct part *p, struct moeflux_err *e);
+ * whole, else 0. The part is the transfer's from here on. n_freed: parts that take no memory any more, 0 if
+ * this one waits for another. ERR_IO. */
+int transfer_end_part(struct part *p, uint32_t *n_freed, struct moeflux_err *e);
 
 /* Checks the sum of a whole file, and gives it its name and its link. A file with another sum is removed.
  * ERR_FORMAT: the sum; ERR_IO, ERR_MEMORY. */

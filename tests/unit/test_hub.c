@@ -216,19 +216,23 @@ static void parts_in_any_order_make_the_file(void **state)
     struct moeflux_err e = {0};
     struct fetched d;
     struct part *p[3];
+    uint32_t n_freed;
     begin_fetch(&d);
     for (int i = 0; i < 3; i++)
         check_ok(transfer_add_part(&d.t, 40, &p[i], &e), &e);
     assert_int_equal(p[2]->from, 80);
     assert_int_equal(p[2]->to, N_BYTES);
     check_ok(transfer_take(p[2], d.bytes + 80, N_BYTES - 80, &e), &e);
-    assert_int_equal(transfer_end_part(p[2], &e), 0);
+    assert_int_equal(transfer_end_part(p[2], &n_freed, &e), 0);
+    assert_int_equal(n_freed, 0); /* it waits for p[1] */
     check_ok(transfer_take(p[1], d.bytes + 40, 39, &e), &e);
     check_ok(transfer_take(p[0], d.bytes, 60, &e), &e); /* what exceeds the part is ignored */
-    assert_int_equal(transfer_end_part(p[0], &e), 0);
+    assert_int_equal(transfer_end_part(p[0], &n_freed, &e), 0);
+    assert_int_equal(n_freed, 1);
     assert_int_equal(d.t.written, 40);
     check_ok(transfer_take(p[1], d.bytes + 79, 1, &e), &e);
-    assert_int_equal(transfer_end_part(p[1], &e), 1);
+    assert_int_equal(transfer_end_part(p[1], &n_freed, &e), 1);
+    assert_int_equal(n_freed, 2);
     end_fetch(&d);
 }
 
@@ -239,18 +243,19 @@ static void without_ranges_a_part_begins_after_the_others_have_ended(void **stat
     struct moeflux_err e = {0};
     struct fetched d;
     struct part *first, *rest;
+    uint32_t n_freed;
     begin_fetch(&d);
     check_ok(transfer_add_part(&d.t, 40, &first, &e), &e);
     d.t.no_ranges = true; /* the reply to the first part says so */
     check_ok(transfer_add_part(&d.t, 40, &rest, &e), &e);
     assert_null(rest);
     check_ok(transfer_take(first, d.bytes, 40, &e), &e);
-    assert_int_equal(transfer_end_part(first, &e), 0);
+    assert_int_equal(transfer_end_part(first, &n_freed, &e), 0);
     check_ok(transfer_add_part(&d.t, 40, &rest, &e), &e);
     assert_non_null(rest);
     assert_int_equal(rest->to, N_BYTES);
     check_ok(transfer_take(rest, d.bytes + 40, N_BYTES - 40, &e), &e);
-    assert_int_equal(transfer_end_part(rest, &e), 1);
+    assert_int_equal(transfer_end_part(rest, &n_freed, &e), 1);
     end_fetch(&d);
 }
 
