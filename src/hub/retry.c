@@ -21,6 +21,7 @@ bool retry_may_help(const struct remote_reply *reply)
 void retry_note_progress(struct retry *r)
 {
     r->n = 0;
+    r->has_progress = true;
 }
 
 void retry_explain(const struct remote_reply *reply, char *out, uint32_t cap)
@@ -45,12 +46,15 @@ int retry_wait(struct retry *r, const struct remote_reply *reply, const char *wh
 {
     char why[300], text[700];
     uint64_t ms = 0;
-    if (++r->n > r->most) {
+    r->n += !r->has_progress;
+    r->has_progress = false;
+    if (r->n >= r->most) {
         retry_explain(reply, why, sizeof why);
-        return err_set(e, ERR_IO, "%s: %u tries without a new byte: %s", what, r->n, why);
+        return err_set(e, ERR_IO, "%s: %u %s without a new byte: %s", what, r->n, r->n == 1 ? "try" : "tries",
+                       why);
     }
     if (r->n > 1 || !reply->cut) {
-        uint32_t doublings = r->n < 9 ? r->n - 1 : 8;
+        uint32_t doublings = r->n == 0 ? 0 : r->n < 9 ? r->n - 1 : 8;
         ms = (uint64_t)FIRST_WAIT << doublings;
         ms = ms < LONGEST_WAIT ? ms : LONGEST_WAIT;
     }

@@ -10,8 +10,9 @@ struct remote_reply;
 struct stop;
 
 struct retry {
-    uint32_t most; /* tries without progress */
-    uint32_t n;    /* so far */
+    uint32_t most;     /* tries without progress, at least 1 */
+    uint32_t n;        /* so far */
+    bool has_progress; /* the current try has brought bytes: it does not count */
     const struct stop *stop;
     void (*tell)(void *ctx, const char *text); /* gets a line if a wait takes seconds; NULL: none does */
     void *ctx;
@@ -23,8 +24,9 @@ bool retry_may_help(const struct remote_reply *reply);
 /* Notes that bytes came, so that the tries begin anew. */
 void retry_note_progress(struct retry *r);
 
-/* Waits before the next try: the time that the server asks for, else twice as long as before, and not at all
- * after progress. what: begins the messages. ERR_IO: no tries are left; ERR_INTERRUPTED. */
+/* Ends a try, and waits before the next one: the time that the server asks for, else twice as long as before,
+ * and not at all if a connection was cut after progress, or for the first time. what: begins the messages.
+ * ERR_IO: no tries are left; ERR_INTERRUPTED. */
 int retry_wait(struct retry *r, const struct remote_reply *reply, const char *what, struct moeflux_err *e);
 
 /* Writes what was wrong with a reply: "status 503", "Connection reset by peer". */

@@ -129,9 +129,13 @@ faulty '{"statuses": [[429, "\"resolvers\";r=0;t=3"]]}'
 forget
 run 0 "$MOEFLUX" get org/large --include 'small 1*'
 err_has 'small 1#.txt: status 429, .* 3 s'
-faulty '{"statuses": [[500, 0], [500, 0], [500, 0], [500, 0], [500, 0]]}'
-forget
-fails 1 'org/large/small 1#.txt: 3 tries .*500' get -q org/large --include 'small 1*' --tries 2
+for given in 1 3; do
+    faulty '{"statuses": [[500, 0], [500, 0], [500, 0], [500, 0], [500, 0]]}'
+    forget
+    fails 1 "org/large/small 1#.txt: $given tr.*500" get -q org/large --include 'small 1*' --tries "$given"
+    [ "$(grep -c resolve "$tmp/log")" -eq "$given" ] || fault "$given: requests: $(cat "$tmp/log")"
+    faulty '{}'
+done
 
 claim a_place_that_has_expired_is_asked_for_again
 faulty '{"expire": 1}'

@@ -266,15 +266,18 @@ static void waits_end_with_the_tries(void **state)
     (void)state;
     struct moeflux_err e = {0};
     const struct stop stop = {never, NULL};
-    struct retry r = {.most = 2, .stop = &stop};
-    struct remote_reply busy = {.status = 429, .retry_after = 0};
+    struct retry r = {.most = 2, .stop = &stop}, one = {.most = 1, .stop = &stop};
+    struct remote_reply busy = {.status = 429, .retry_after = 0}, cut = {.cut = true};
     assert_int_equal(retry_wait(&r, &busy, "x", &e), 0);
-    assert_int_equal(retry_wait(&r, &busy, "x", &e), 0);
-    retry_note_progress(&r);
-    assert_int_equal(retry_wait(&r, &busy, "x", &e), 0);
+    retry_note_progress(&r); /* the second try brings bytes */
+    assert_int_equal(retry_wait(&r, &cut, "x", &e), 0);
     assert_int_equal(retry_wait(&r, &busy, "x", &e), 0);
     assert_int_equal(retry_wait(&r, &busy, "x", &e), ERR_IO);
     assert_non_null(strstr(e.text, "429"));
+    assert_non_null(strstr(e.text, "2 tries"));
+    retry_note_progress(&one);
+    assert_int_equal(retry_wait(&one, &cut, "x", &e), 0);
+    assert_int_equal(retry_wait(&one, &cut, "x", &e), ERR_IO);
     assert_true(retry_may_help(&busy));
     assert_false(retry_may_help(&(struct remote_reply){.status = 404}));
     assert_true(retry_may_help(&(struct remote_reply){.cut = true}));
