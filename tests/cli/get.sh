@@ -110,6 +110,13 @@ is_same org/large
 # Each request after the first asks for the bytes that are missing.
 log_has ' bytes=[1-9][0-9]*-'
 
+claim a_connection_serves_more_than_one_part
+faulty '{}'
+forget
+gets org/large --include a.bin --parallel 1
+[ "$(grep -c '^1 ' "$tmp/log")" -eq 3 ] || fault "requests: $(cat "$tmp/log")"
+[ "$(sed -n 's/^1 .* //p' "$tmp/log" | sort -u | wc -l)" -eq 1 ] || fault "connections: $(cat "$tmp/log")"
+
 claim servers_without_ranges_and_lengths
 for control in '{"no_ranges": 1}' '{"no_ranges": 1, "cut": 0.3, "seed": 2}' '{"chunked": 1}' \
     '{"chunked": 1, "cut": 0.3}'; do
@@ -136,6 +143,13 @@ for given in 1 3; do
     [ "$(grep -c resolve "$tmp/log")" -eq "$given" ] || fault "$given: requests: $(cat "$tmp/log")"
     faulty '{}'
 done
+
+claim bodies_of_errors_and_redirects_are_not_read_to_their_end
+faulty '{"endless": 1, "statuses": [[500, 0]], "api": [[429, 0]]}'
+forget
+gets org/large --include a.bin
+is_same org/large a.bin
+fails 1 'org/none: no such repository' get org/none
 
 claim a_place_that_has_expired_is_asked_for_again
 faulty '{"expire": 1}'

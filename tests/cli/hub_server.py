@@ -18,10 +18,11 @@ redirects to a second one, which stands for another host. CONTROL is a JSON file
   slow       seconds between two pieces of 64 KiB of a body
   token      the token that lists and files need
   loop       files redirect to themselves
+  endless    the bodies of errors and redirects have no end
   range      bytes by which the ranges are shifted
   total      bytes that ranges say the file has
 
-LOG gets a line for each request: port index, path, Range, If-Range, Authorization. The two ports are printed."""
+LOG gets a line for each request: port index, path, Range, If-Range, Authorization, the client's port. The two ports are printed."""
 import hashlib
 import http.server
 import json
@@ -99,16 +100,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_line(self):
         with lock, open(log_path, "a") as file:
             file.write(f"{self.server.index} {self.path} {self.headers.get('Range', '-')} "
-                       f"{self.headers.get('If-Range', '-')} {self.headers.get('Authorization', '-')}\n")
+                       f"{self.headers.get('If-Range', '-')} {self.headers.get('Authorization', '-')} "
+                       f"{self.client_address[1]}\n")
 
     def reply(self, status, body=b"", **headers):
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key.replace("_", "-"), str(value))
-        self.send_header("Content-Length", str(len(body)))
+        endless = control().get("endless") and status >= 300
+        self.send_header("Content-Length", str(1 << 50 if endless else len(body)))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(body)
+        while endless:
+            self.wfile.write(bytes(1 << 16))
 
     def do_HEAD(self):
         self.do_GET()
