@@ -231,19 +231,21 @@ static void wait_for_work(struct download *d)
 /* Does one piece of work, or waits for some. Called with the lock; returns with it. */
 static int work_once(struct download *d, struct remote *remote, struct moeflux_err *e)
 {
-    struct item *item = find_new(d);
-    bool is_new = item != NULL;
+    /* Each open file has two descriptors. A file begins when the open ones, all of which other workers fetch,
+     * can use no further connection: there are never more open files than workers. */
+    struct item *item = find_open(d);
+    bool is_new = !item;
     struct part *p = NULL;
     int rc = 0;
     if (is_new)
-        item->state = STATE_BEGINNING;
-    else
-        item = find_open(d);
+        item = find_new(d);
     if (!item) {
         wait_for_work(d);
         return 0;
     }
-    if (!is_new) {
+    if (is_new) {
+        item->state = STATE_BEGINNING;
+    } else {
         rc = transfer_add_part(&item->transfer, PART_BYTES, &p, e);
         if (!p)
             return rc; /* without a failure, the next look finds other work */
