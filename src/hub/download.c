@@ -348,30 +348,41 @@ static int run(struct download *d, uint64_t total, struct moeflux_err *e)
     return go_on && all_done(d) ? 0 : ERR_INTERRUPTED;
 }
 
+static uint64_t count_present(const struct repository *r, const struct listing_file *const *blobs, uint32_t n)
+{
+    uint64_t present = 0;
+    for (uint32_t i = 0; i < n; i++)
+        present += repository_count(r, blobs[i]);
+    return present;
+}
+
 int download_run(const struct download_options *o, uint64_t *done_bytes, struct moeflux_err *e)
 {
     struct download d = {.o = o, .items = mem_new(o->n_files, sizeof *d.items, e)};
     uint64_t total = 0;
+    uint32_t n_blobs;
+    const struct listing_file **blobs = d.items ? listing_blobs(o->files, o->n_files, &n_blobs, e) : NULL;
     *done_bytes = 0;
-    if (!d.items)
+    if (!blobs) {
+        free(d.items);
         return ERR_MEMORY;
-    for (uint32_t i = 0; i < o->n_files; i++) {
-        total += o->files[i]->bytes;
-        d.present += repository_count(o->repository, o->files[i]);
     }
+    for (uint32_t i = 0; i < n_blobs; i++)
+        total += blobs[i]->bytes;
+    d.present = count_present(o->repository, blobs, n_blobs);
     pthread_mutex_init(&d.lock, NULL);
     int rc = clock_init_cond(&d.changed) ? err_set(e, ERR_MEMORY, "no condition can be made") : 0;
     if (rc == 0) {
         rc = run(&d, total, e);
         pthread_cond_destroy(&d.changed);
     }
-    for (uint32_t i = 0; i < o->n_files; i++) {
+    for (uint32_t i = 0; i < o->n_files; i++)
         if (d.items[i].is_open)
             transfer_close(&d.items[i].transfer);
-        *done_bytes += repository_count(o->repository, o->files[i]);
-    }
+    *done_bytes = count_present(o->repository, blobs, n_blobs);
     pthread_mutex_destroy(&d.lock);
     free(d.items);
+    free(blobs);
     return rc;
 }
 

@@ -81,6 +81,32 @@ static int check_names(const struct listing *l, const char *where, struct moeflu
     return rc;
 }
 
+static int compare_digests(const void *a, const void *b)
+{
+    const struct listing_file *const *x = a, *const *y = b;
+    return strcmp((*x)->digest, (*y)->digest);
+}
+
+/* Fails if files with the same digest differ in size, or if the sum of all sizes does not fit. */
+static int check_sizes(const struct listing *l, const char *where, struct moeflux_err *e)
+{
+    uint64_t sum = 0;
+    const struct listing_file **files = mem_new(l->n, sizeof *files, e);
+    int rc = files ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; rc == 0 && i < l->n; i++) {
+        files[i] = &l->files[i];
+        if (!size_add(sum, l->files[i].bytes, &sum))
+            rc = fail(where, l->files[i].name, "the sum of the sizes is too large", e);
+    }
+    if (rc == 0)
+        qsort(files, l->n, sizeof *files, compare_digests);
+    for (uint32_t i = 1; rc == 0 && i < l->n; i++)
+        if (strcmp(files[i]->digest, files[i - 1]->digest) == 0 && files[i]->bytes != files[i - 1]->bytes)
+            rc = fail(where, files[i]->name, "size is another than that of the same bytes' other name", e);
+    free(files);
+    return rc;
+}
+
 int listing_read(struct listing *l, const char *text, size_t n, const char *where, struct moeflux_err *e)
 {
     json_t *root = NULL;
@@ -101,6 +127,8 @@ int listing_read(struct listing *l, const char *text, size_t n, const char *wher
         rc = read_file(&l->files[l->n++], json_array_get(siblings, i), where, e);
     if (rc == 0)
         rc = check_names(l, where, e);
+    if (rc == 0)
+        rc = check_sizes(l, where, e);
     json_decref(root);
     return rc;
 }
@@ -111,6 +139,21 @@ void listing_free(struct listing *l)
         free(l->files[i].name);
     free(l->files);
     *l = (struct listing){0};
+}
+
+const struct listing_file **listing_blobs(const struct listing_file *const *files, uint32_t n,
+                                          uint32_t *n_blobs, struct moeflux_err *e)
+{
+    const struct listing_file **blobs = mem_new(n, sizeof *blobs, e);
+    *n_blobs = 0;
+    if (!blobs || n == 0)
+        return blobs;
+    memcpy(blobs, files, n * sizeof *blobs);
+    qsort(blobs, n, sizeof *blobs, compare_digests);
+    for (uint32_t i = 0; i < n; i++)
+        if (i == 0 || strcmp(blobs[i]->digest, blobs[*n_blobs - 1]->digest) != 0)
+            blobs[(*n_blobs)++] = blobs[i];
+    return blobs;
 }
 
 const struct listing_file *listing_find(const struct listing *l, const char *name)

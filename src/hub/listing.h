@@ -27,10 +27,16 @@ struct listing {
     uint32_t n;
 };
 
-/* Reads a reply of /api/models/NAME/revision/REVISION?blobs=true. where: begins the errors. ERR_FORMAT names
- * the file and the field; ERR_MEMORY. listing_free is legal after a failure, too. */
+/* Reads a reply of /api/models/NAME/revision/REVISION?blobs=true. where: begins the errors. The sum of all
+ * sizes fits 64 bits, and files with the same digest have the same size. ERR_FORMAT names the file and the
+ * field; ERR_MEMORY. listing_free is legal after a failure, too. */
 int listing_read(struct listing *l, const char *text, size_t n, const char *where, struct moeflux_err *e);
 void listing_free(struct listing *l);
+
+/* Returns one file for each digest among `files` ([n]), [*n_blobs], freed with free(): what counts if names of
+ * the same bytes are one blob. NULL with `e` filled. */
+const struct listing_file **listing_blobs(const struct listing_file *const *files, uint32_t n,
+                                          uint32_t *n_blobs, struct moeflux_err *e);
 
 /* Returns the file of this name; NULL: there is none. */
 const struct listing_file *listing_find(const struct listing *l, const char *name);

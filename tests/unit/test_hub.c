@@ -160,6 +160,49 @@ static void gguf_files_are_taken_if_they_are_one_model(void **state)
     choose(none, (struct selection){0}, SELECTION_NONE, "+-");
 }
 
+/* Reads a list of n files of the same size. n_digests: file i has digest i modulo it. odd: the size of the
+ * last file; -1: that of the others. */
+static int read_list(struct listing *l, int n, int n_digests, long long bytes, long long odd,
+                     struct moeflux_err *e)
+{
+    struct str text = {0};
+    str_addf(&text, "{\"sha\": \"%040d\", \"siblings\": [", 0);
+    for (int i = 0; i < n; i++)
+        str_addf(&text, "%s{\"rfilename\": \"%d\", \"size\": %lld, \"blobId\": \"%040d\"}", i ? ", " : "", i,
+                 odd >= 0 && i == n - 1 ? odd : bytes, i % n_digests);
+    str_addf(&text, "]}");
+    int rc = listing_read(l, str_text(&text), text.len, "list", e);
+    str_free(&text);
+    return rc;
+}
+
+static void sizes_have_a_sum_and_names_of_one_blob_count_once(void **state)
+{
+    (void)state;
+    enum { N_MOST = 2047 }; /* of 2^53 bytes */
+    struct moeflux_err e = {0};
+    struct listing l;
+    const struct listing_file *files[5];
+    uint32_t n_blobs;
+    check_ok(read_list(&l, N_MOST, N_MOST, 1LL << 53, -1, &e), &e);
+    listing_free(&l);
+    assert_int_equal(read_list(&l, N_MOST + 1, N_MOST + 1, 1LL << 53, -1, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "\"2047\""));
+    listing_free(&l);
+    assert_int_equal(read_list(&l, 5, 2, 10, 11, &e), ERR_FORMAT);
+    assert_non_null(strstr(e.text, "size"));
+    listing_free(&l);
+    check_ok(read_list(&l, 5, 2, 10, -1, &e), &e);
+    for (int i = 0; i < 5; i++)
+        files[i] = &l.files[i];
+    const struct listing_file **blobs = listing_blobs(files, 5, &n_blobs, &e);
+    assert_non_null(blobs);
+    assert_int_equal(n_blobs, 2);
+    assert_string_not_equal(blobs[0]->digest, blobs[1]->digest);
+    free(blobs);
+    listing_free(&l);
+}
+
 /* --- parts --- */
 
 static bool never(void *ctx)
@@ -292,6 +335,7 @@ int main(void)
         cmocka_unit_test(a_missing_library_is_named_with_its_package),
         cmocka_unit_test(a_model_is_its_weights_configuration_and_tokenizer),
         cmocka_unit_test(gguf_files_are_taken_if_they_are_one_model),
+        cmocka_unit_test(sizes_have_a_sum_and_names_of_one_blob_count_once),
         cmocka_unit_test(parts_in_any_order_make_the_file),
         cmocka_unit_test(without_ranges_a_part_begins_after_the_others_have_ended),
         cmocka_unit_test(waits_end_with_the_tries),
