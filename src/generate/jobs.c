@@ -237,6 +237,12 @@ void jobs_finish(struct jobs *q, struct job *j)
     unlink_running(q, j);
     j->state = JOB_DONE;
     q->n_ended++;
+    /* The jobs that took the memory end, so the limit must not stay. One that is tried too early costs the
+     * evaluation of a part of its prompt. */
+    if (q->most_running < UINT32_MAX && ++q->n_fitted >= q->most_running) {
+        q->most_running++;
+        q->n_fitted = 0;
+    }
     /* The connection may free the job as soon as the lock is released. */
     pthread_cond_broadcast(&j->changed);
     pthread_cond_broadcast(&q->more);
@@ -256,6 +262,7 @@ bool jobs_put_back(struct jobs *q, struct job *j, bool freed)
             q->last = j;
         q->n_waiting++;
         q->most_running = q->n_running ? q->n_running : 1;
+        q->n_fitted = 0;
         pthread_cond_broadcast(&j->changed);
         pthread_cond_broadcast(&q->more);
     }

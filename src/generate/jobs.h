@@ -80,7 +80,8 @@ struct jobs {
     struct job *first, *last; /* those that wait */
     struct job *running;
     uint32_t n_waiting, n_running, most_waiting;
-    uint32_t most_running; /* more would not fit in memory */
+    uint32_t most_running; /* more did not fit in memory (jobs_put_back) */
+    uint32_t n_fitted;     /* jobs that have ended since most_running changed */
     uint64_t n_ended;      /* jobs that were finished so far */
     const char *closed;    /* why no job is taken any more; NULL: some are */
 };
@@ -110,7 +111,8 @@ int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *p, struc
 /* Ends a job whose results are filled. */
 void jobs_finish(struct jobs *q, struct job *j);
 /* Puts a running job that found too little memory in front of those that wait, and lowers the number of jobs
- * that may run to those that do now, at least one. freed: the caller has freed some. False: none was, and no
+ * that may run to those that do now, at least one. One more may run each time as many jobs have ended as
+ * may run. freed: the caller has freed some. False: none was, and no
  * other job ran at any time. It would find no more the next time, and is still running. */
 bool jobs_put_back(struct jobs *q, struct job *j, bool freed);
 

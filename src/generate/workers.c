@@ -22,6 +22,7 @@ struct worker {
     struct job *job;
     uint32_t parting; /* tokens that the job's prompt has in common with another prompt; 0: none are known */
     uint32_t n_held;  /* first tokens of the sequence that were evaluated as a prompt */
+    bool is_saving;   /* sequences may be saved for later jobs, which no client's leaving ends */
 };
 
 /* What the workers of one copy of the model share. */
@@ -88,7 +89,7 @@ bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done,
     struct workers *w = ctx;
     const struct worker *k = pthread_getspecific(w->self);
     (void)what, (void)unit, (void)done, (void)total;
-    return !k || (!atomic_load(&w->interrupted) && is_wanted(k));
+    return !k || k->is_saving || (!atomic_load(&w->interrupted) && is_wanted(k));
 }
 
 /* ---- which copy ---- */
@@ -166,18 +167,22 @@ static void put_sequence(struct worker *k, bool keep)
     struct moeflux_session *s = k->generator.sequence;
     k->generator.sequence = NULL;
     pthread_mutex_lock(&k->copy->lock);
+    k->is_saving = true;
     if (s && keep)
         sequences_put(k->copy->sequences, s, k->n_held);
     else if (s)
         sequences_drop(k->copy->sequences, s);
+    k->is_saving = false;
     pthread_mutex_unlock(&k->copy->lock);
 }
 
-/* Frees the memory of an idle sequence. False: there is none. */
-static bool shrink(struct copy *c)
+/* Frees the memory of an idle sequence of a copy, which is saved first. False: there is none. */
+static bool shrink(struct worker *k, struct copy *c)
 {
     pthread_mutex_lock(&c->lock);
+    k->is_saving = true;
     bool shrunk = sequences_shrink(c->sequences);
+    k->is_saving = false;
     pthread_mutex_unlock(&c->lock);
     return shrunk;
 }
@@ -212,7 +217,7 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
         p.stops = c->stops;
         stop_at_parting(&p.stops, k->parting, *n_reused);
         rc = rc ? rc : prefill_run(&k->generator, &p, NULL, e);
-    } while (rc == ERR_NO_FIT && shrink(k->copy));
+    } while (rc == ERR_NO_FIT && shrink(k, k->copy));
     return rc;
 }
 
@@ -261,11 +266,11 @@ static int answer_all(struct worker *k, struct job *j)
 }
 
 /* Frees all idle sequences. False: there are none. */
-static bool shrink_all(struct workers *w)
+static bool shrink_all(struct worker *k)
 {
     bool any = false;
-    for (uint32_t i = 0; i < w->n_copies; i++)
-        while (shrink(&w->copies[i]))
+    for (uint32_t i = 0; i < k->all->n_copies; i++)
+        while (shrink(k, &k->all->copies[i]))
             any = true;
     return any;
 }
@@ -277,7 +282,7 @@ static void run(struct worker *k, struct job *j)
     bool waits = answer_all(k, j) == ERR_NO_FIT && w->options.waits;
     put_sequence(k, !waits);
     k->job = NULL;
-    if (!waits || !jobs_put_back(w->jobs, j, shrink_all(w)))
+    if (!waits || !jobs_put_back(w->jobs, j, shrink_all(k)))
         jobs_finish(w->jobs, j);
 }
 

@@ -15,7 +15,9 @@
 #include "cli/options/get_flags.h"
 #include "cli/which_model.h"
 #include "generate/logprobs.h"
+#include "generate/model_sampling.h"
 #include "moeflux.h"
+#include "sample/sampler_fields.h"
 
 /* Seeds stay below 2^53 so that every JSON reader gets them exactly. */
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
@@ -490,6 +492,20 @@ void options_free(struct options *o)
     foreign_free(&o->foreign);
     free(o->secret_key);
     free(o->hub_path);
+}
+
+int options_take_model(struct options *o, struct moeflux_err *e)
+{
+    bool samples = o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_SERVE;
+    struct moeflux_err why;
+    size_t failed = 0;
+    if (!samples || !o->model)
+        return 0;
+    int rc = model_sampling_take(&o->sampling, o->given, o->model, &failed, &why);
+    if (!rc)
+        return 0;
+    const char *flags = sampler_fields[failed].flags;
+    return err_set(e, rc, "%.400s; --%.*s replaces it", why.text, (int)strcspn(flags, ","), flags);
 }
 
 void options_explain(const struct options *o, struct moeflux_err *e)

@@ -140,6 +140,10 @@ extern const struct defaults_command options_commands[OPTIONS_COMMANDS];
 /* It takes no settings from the configuration file. */
 extern const struct defaults_command options_completion;
 
+/* Takes the sampler's settings that neither the command line nor the user's file gives from the model's file
+ * (model_sampling_take). ERR_FORMAT: the message names the flag that replaces the value, too. */
+int options_take_model(struct options *o, struct moeflux_err *e);
+
 /* Adds to the message of a failed run where the model was named, if that was not the command line. */
 void options_explain(const struct options *o, struct moeflux_err *e);
 
