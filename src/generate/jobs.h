@@ -26,7 +26,7 @@ struct job_piece {
     char text[];
 };
 
-static const uint32_t JOBS_NO_HOLDER = UINT32_MAX;
+static const uint32_t JOBS_NO_COPY = UINT32_MAX;
 
 enum job_state { JOB_NEW, JOB_WAITING, JOB_RUNNING, JOB_DONE };
 
@@ -51,9 +51,9 @@ struct job { /* freed with jobs_release */
     const struct job_calls *calls;
     void *owner; /* the caller's */
 
-    /* The group whose copy of the model holds the state of the prompt's beginning; JOBS_NO_HOLDER: none. Set
+    /* The group whose copy of the model holds the state of the prompt's beginning; JOBS_NO_COPY: none. Set
      * before the job is added. */
-    uint32_t holder;
+    uint32_t copy;
 
     atomic_bool cancelled; /* nobody waits for it any more */
     uint64_t added_ns;
@@ -67,7 +67,7 @@ struct job { /* freed with jobs_release */
     struct job_piece *first, *last;
 };
 
-/* The workers of one copy of the model. A job goes to its holder if a worker there is not busy and at most
+/* The workers of one copy of the model. A job goes to the copy that has its prompt if a worker there is not busy and at most
  * one more job runs there than elsewhere; otherwise to the group with the fewest running jobs. */
 struct jobs_group {
     uint32_t n_workers, n_idle, n_running;

@@ -20,7 +20,8 @@ static int fail(const struct gguf *g, const struct setting *s, const char *what,
     return err_set(e, ERR_FORMAT, "%s: key general.sampling.%s: %s", g->files[0].path, s->key, what);
 }
 
-static int take_one(struct sampler_options *o, const struct gguf *g, const struct setting *s, struct moeflux_err *e)
+static int take_one(struct sampler_options *o, const struct gguf *g, const struct setting *s,
+                    struct moeflux_err *e)
 {
     char key[64];
     double x = 0;

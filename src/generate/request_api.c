@@ -200,7 +200,8 @@ static json_t *copy_begun(const struct moeflux_request *r, const struct moeflux_
 {
     const json_t *messages = json_object_get(r->fields, "messages");
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
-    return a->continues && json_is_text(json_object_get(last, "role"), "assistant") ? json_deep_copy(last) : NULL;
+    return a->continues && json_is_text(json_object_get(last, "role"), "assistant") ? json_deep_copy(last)
+                                                                                    : NULL;
 }
 
 /* Returns the name under which a message has its thinking. */

@@ -610,7 +610,8 @@ static void nothing_and_unknown_kinds_are_errors(void **state)
     assert_int_equal(moeflux_chat_answer_all(chat, NULL, 1, &e), MOEFLUX_ERR_USAGE);
     struct moeflux_task task = {.session = session};
     assert_int_equal(moeflux_chat_answer_all(chat, &task, 1, &e), MOEFLUX_ERR_USAGE);
-    assert_int_equal(moeflux_grammar_new(&g, chat, (enum moeflux_grammar_kind)77, "x", &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_grammar_new(&g, chat, (enum moeflux_grammar_kind)77, "x", &e),
+                     MOEFLUX_ERR_USAGE);
     assert_int_equal(moeflux_grammar_new(&g, chat, MOEFLUX_GRAMMAR_RULES, NULL, &e), MOEFLUX_ERR_USAGE);
     assert_null(g);
     assert_string_equal(moeflux_stop_name((enum moeflux_stop)77), "unknown");

@@ -98,7 +98,7 @@ static void a_job_goes_home_where_not_much_more_is_in_flight(void **state)
     jobs_add_worker(&q, 0);
     for (int i = 0; i < 3; i++) {
         j[i] = new_job(&choice);
-        j[i]->holder = 1;
+        j[i]->copy = 1;
         jobs_add_worker(&q, 1);
     }
     assert_int_equal(pthread_create(&first, NULL, take_first, &q), 0);
