@@ -208,16 +208,6 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
     return 0;
 }
 
-static int check_length(const struct run *r, struct moeflux_err *e)
-{
-    const struct generator *g = &r->worker->generator;
-    size_t n = r->choice.request.tokens.n;
-    if (n <= g->max_context)
-        return 0;
-    return err_set(e, ERR_USAGE, "the request: the prompt has %zu tokens, the session holds %u", n,
-                   g->max_context);
-}
-
 static int choose_seed(struct run *r, struct moeflux_err *e)
 {
     int64_t seed = r->choice.request.options.seed;
@@ -271,7 +261,7 @@ static int answer(struct run *r, struct moeflux_err *e)
     r->answer->n_prompt = (uint32_t)r->choice.request.tokens.n;
     r->answer->continues = !rc && !r->choice.request.options.new_message;
     if (!rc)
-        rc = check_length(r, e);
+        rc = request_check_length(&r->choice.request, g->max_context, e);
     if (!rc)
         rc = choose_seed(r, e);
     if (rc)
