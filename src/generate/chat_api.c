@@ -32,7 +32,7 @@ struct worker {
 struct moeflux_chat {
     struct generator generator; /* what the workers share; its model is borrowed */
     struct batcher *batcher;
-    struct request_options defaults; /* of requests: the program's, with the sampling of the model's file */
+    struct request_options defaults; /* defaults of requests, with the sampling of the model's file */
     pthread_mutex_t lock;            /* protects the idle workers */
     bool has_lock;
     struct worker *idle;

@@ -67,8 +67,9 @@ struct job { /* freed with jobs_release */
     struct job_piece *first, *last;
 };
 
-/* The workers of one copy of the model. A job goes to the copy that has its prompt if a worker
- * there is not busy and at most one more job runs there than elsewhere; otherwise to the group with the fewest running jobs. */
+/* The workers of one copy of the model. A job goes to the copy that has its prompt if a worker there is not
+ * busy and at most one more job runs there than elsewhere; otherwise to the group with the fewest running
+ * jobs. */
 struct jobs_group {
     uint32_t n_workers, n_idle, n_running;
 };

@@ -82,8 +82,7 @@ struct request {           /* zeroed at first; freed with request_free */
      * none */
     const char *skipped_tool;
     struct token_list tokens;
-    bool
-        is_too_long; /* the text has more tokens than the context holds (request_encode, request_check_length) */
+    bool is_too_long; /* the text has more tokens than the context holds */
 };
 
 /* Makes the request of a line that was too long to read. Returns ERR_FORMAT with its text, or ERR_MEMORY. */

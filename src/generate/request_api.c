@@ -70,7 +70,7 @@ static const char *find_field(const char *name, struct moeflux_err *e)
         err_set(e, ERR_USAGE, "the name of the field is NULL");
         return NULL;
     }
-    /* In a line of --batch it is a limit of tokens; clients of servers mean a number of answers. */
+    /* It limits the tokens in a line of --batch; clients of servers mean a number of answers. */
     if (strcmp(name, "n") == 0) {
         err_set(e, ERR_USAGE, "a request has one answer, so no field \"n\"; max_tokens limits its tokens");
         return NULL;

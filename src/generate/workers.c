@@ -20,10 +20,9 @@ struct worker {
     struct generator generator;
     struct batcher_slot slot;
     struct job *job;
-    uint32_t
-        common_prefix; /* tokens that the job's prompt has in common with another prompt; 0: none are known */
-    uint32_t n_held;   /* first tokens of the sequence that were evaluated as a prompt */
-    bool is_saving;    /* sequences may be saved for later jobs, which no client's leaving ends */
+    uint32_t common_prefix; /* tokens that the job's prompt shares with another prompt; 0: none are known */
+    uint32_t n_held;        /* first tokens of the sequence that were evaluated as a prompt */
+    bool is_saving;         /* sequences may be saved for later jobs, which no client's leaving ends */
 };
 
 /* What the workers of one copy of the model share. */
