@@ -156,7 +156,8 @@ static int take_choice(const struct moeflux_session *s, struct sampler *sampler,
 {
     struct moeflux_err why;
     if (result[1] != SAMPLE_OK) {
-        sampler_refuse(result[1], result[0], s->model->step.sample.n, &why);
+        if (!sampler_check_mask(sampler, &why))
+            sampler_refuse(result[1], result[0], s->model->step.sample.n, &why);
         return refuse(s, &why, e);
     }
     sampler_skip(sampler);
