@@ -555,13 +555,14 @@ void moeflux_chat_close(struct moeflux_chat *c);
 /* Creates a request without fields. The caller owns *out (moeflux_request_free). Errors: _MEMORY. */
 int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e);
 void moeflux_request_free(struct moeflux_request *r); /* NULL is legal */
-/* Sets a field to a value, a JSON text; "null": the default again. The fields are those of moeflux-batch(5)
- * without `id`: messages or prompt; system, raw, tools, tool_choice, chat_template_kwargs; temperature and
- * the other options of sampling, seed, max_tokens, stop; json_schema, grammar, response_format;
- * reasoning_effort, think_budget, and others. The sampling's defaults are those of the model's
- * GGUF file (general.sampling.*), else the program's (temperature 0.7); without a seed a random one is drawn.
- * A request has one answer, so there is no field `n`. An answer checks the values. Errors: _USAGE (there is no
- * such field, or an argument is NULL), _FORMAT (the value is no JSON), _MEMORY; nothing changes. */
+/* Sets a field to a value, a JSON text; "null": the default again. The fields are those of
+ * moeflux-batch(5) without `id`: messages or prompt; system, raw, tools, tool_choice,
+ * chat_template_kwargs; temperature and the other options of sampling, seed, max_tokens, stop;
+ * json_schema, grammar, response_format; reasoning_effort, think_budget, and others. The sampling's
+ * defaults are those of the model's GGUF file (general.sampling.*), else the program's (temperature 0.7);
+ * without a seed a random one is drawn. A request has one answer, so there is no field `n`. An answer
+ * checks the values. Errors: _USAGE (there is no such field, or an argument is NULL), _FORMAT (the value
+ * is no JSON), _MEMORY; nothing changes. */
 int moeflux_request_set(struct moeflux_request *r, const char *name, const char *json, struct moeflux_err *e);
 /* Sets a field to a text, without quotes: prompt, system, grammar. Invalid UTF-8 becomes U+FFFD. Errors: as
  * above. */
@@ -573,15 +574,16 @@ int moeflux_request_say(struct moeflux_request *r, const char *role, const char 
 /* Does the same with a JSON object, such as {"role": "tool", "tool_call_id": "...", "content": "..."}.
  * Errors: also _FORMAT. */
 int moeflux_request_add_message(struct moeflux_request *r, const char *json, struct moeflux_err *e);
-/* Appends an answer as a message of the assistant, with its thinking and its complete calls. An answer that
- * continued the last message (continue_final_message) is joined to it, if it still is the last one. Errors: as
- * moeflux_request_say. */
+/* Appends an answer as a message of the assistant, with its thinking and its complete calls. An answer
+ * that continued the last message (continue_final_message) is joined to it, if it still is the last one.
+ * Errors: as moeflux_request_say. */
 int moeflux_request_add_answer(struct moeflux_request *r, const struct moeflux_answer *a,
                                struct moeflux_err *e);
-/* Ends the answer that is computed for this request, as MOEFLUX_STOP_INTERRUPTED: before the next token, or
- * at the next progress report of the prompt. Text that was computed already still arrives. An answer is
- * computed from the call of moeflux_chat_answer or moeflux_chat_answer_all to its return; at other times this
- * does nothing, so a late call does not end the next answer. May be called from any thread, from a signal handler and from the callback of an answer. */
+/* Ends the answer that is computed for this request, as MOEFLUX_STOP_INTERRUPTED: before the next token,
+ * or at the next progress report of the prompt. Text that was computed already still arrives. An answer is
+ * computed from the call of moeflux_chat_answer or moeflux_chat_answer_all to its return; at other times
+ * this does nothing, so a late call does not end the next answer. May be called from any thread, from a
+ * signal handler and from the callback of an answer. */
 void moeflux_request_cancel(struct moeflux_request *r);
 
 /* Makes the tokens of the request's prompt by the model's chat template. Returns their number; the first
@@ -630,12 +632,13 @@ struct moeflux_piece {
  * Afterwards the session has the tokens of both, except the answer's last ones, which were not evaluated.
  *
  * piece: receives the parts as they come, on this thread; false ends the answer as moeflux_request_cancel
- * does, and no piece follows. It must not call a function of the model, the session or the chat. NULL: nothing is reported.
+ * does, and no piece follows. It must not call a function of the model, the session or the chat. NULL:
+ * nothing is reported.
  *
  * The caller owns *out (moeflux_answer_free); out may be NULL. A cancelled answer is no failure, nor is one
  * that the model's progress callback ended. Errors leave the session usable:
- *   _USAGE, _FORMAT    a field of the request, named; the prompt has more tokens than the session holds; or an
- *                      argument is NULL
+ *   _USAGE, _FORMAT    a field of the request, named; the prompt has more tokens than the session holds; or
+ *                      an argument is NULL
  *   _UNSUPPORTED       the chat template, or a schema, has something that this program cannot do
  *   others             those of moeflux_session_eval */
 int moeflux_chat_answer(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_request *r,

@@ -86,9 +86,9 @@ static bool has_fewest(const struct jobs *q, uint32_t group)
     return true;
 }
 
-/* Returns whether the first job waits for the copy that has its prompt. Evaluating the prompt again on another
- * copy costs about as much as one more job there. It is not worth more than that: all prompts with a common
- * prefix would go to one copy. */
+/* Returns whether the first job waits for the copy that has its prompt. Evaluating the prompt again on
+ * another copy costs about as much as one more job there. It is not worth more than that: all prompts with
+ * a common prefix would go to one copy. */
 static bool goes_to_copy(const struct jobs *q)
 {
     uint32_t copy = q->first->copy, fewest = UINT32_MAX;

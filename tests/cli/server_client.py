@@ -427,7 +427,7 @@ def start_long(stream, n=200):
 def a_client_that_hangs_up_stops_its_answer():
     # A byte that was sent after the request does not hide it.
     for stream, rest in ((False, b''), (True, b''), (False, b'\r\n'), (True, b'\r\n')):
-        # On a busy machine an answer may end before its client is seen to leave: then another one is begun.
+        # An answer may end before its client is seen to leave, if the machine is busy: then another is begun.
         for _ in range(20):
             before = metrics()
             c = start_long(stream, 7000)

@@ -144,7 +144,7 @@ static void a_job_without_memory_waits_until_fewer_run(void **state)
     assert_true(jobs_is_done(&q, j[0]));
     pthread_join(next, &got);
     assert_ptr_equal(got, j[1]);
-    /* As one may run and one has ended, one more may. */
+    /* One may run and one has ended, so one more may run. */
     assert_int_equal(q.most_running, 2);
     /* Alone it would find no more the next time, unless something was freed. */
     assert_false(jobs_put_back(&q, j[1], false));
