@@ -189,7 +189,7 @@ static void mix(const struct delta_net *d, const struct part_call *call, const s
 
 /* Computes the second product of a gate: rows `to` of proj from its rows `from`. */
 static void raise_gate(const struct delta_net *d, const struct linear *w, uint32_t from, uint32_t to,
-                       uint32_t n)
+                       const struct arch_chunk *c)
 {
     const struct part_room *r = d->room;
     uint32_t stride = row_of(d->config).n;
@@ -198,7 +198,8 @@ static void raise_gate(const struct delta_net *d, const struct linear *w, uint32
                                      .y = r->proj.address + to * sizeof(float),
                                      .x_stride = stride,
                                      .y_stride = stride,
-                                     .n = n,
+                                     .n = c->n,
+                                     .chunk = arch_plan_n(c),
                                      .f16_scratch = r->f16_scratch.address});
 }
 
@@ -209,8 +210,8 @@ static void project(const struct delta_net *d, const struct part_call *call)
     part_project(d->room, &y->in, call, row.n);
     if (!d->config->gate_rank)
         return;
-    raise_gate(d, &y->z_up, row.z_low, row.z, call->chunk->n);
-    raise_gate(d, &y->a_up, row.a_low, row.a, call->chunk->n);
+    raise_gate(d, &y->z_up, row.z_low, row.z, call->chunk);
+    raise_gate(d, &y->a_up, row.a_low, row.a, call->chunk);
 }
 
 /* Computes a chunk whose state is kept inside it as two. */
@@ -235,7 +236,8 @@ static void delta_net_run(const void *self, const struct part_call *call)
     bool is_cast = r->f16_scratch.address && !call->chunk->each && !call->chunk->keep &&
                    linear_takes_f16(&y->out, n) && delta_gives_f16(&d->op, r->exec, n);
     /* One token of a sequence uses the scratch buffer for nothing else. */
-    bool norm_in_out = delta_gives_squares(&d->op, r->exec, n / n_parts) && linear_takes_squares(&y->out);
+    bool norm_in_out = arch_plan_n(call->chunk) <= EXEC_MAX_INVARIANT &&
+                       delta_gives_squares(&d->op, r->exec, n / n_parts) && linear_takes_squares(&y->out);
     project(d, call);
     if (call->chunk->keep)
         mix_twice(d, call);
@@ -255,6 +257,7 @@ static void delta_net_run(const void *self, const struct part_call *call)
                                      .x_stride = y->out.cols,
                                      .y_stride = r->config->hidden,
                                      .n = call->chunk->n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .add = call->adds,
                                      .eps = r->config->rms_eps,
                                      .squares = r->own[PART_DELTA_NET][PREPARED].address,

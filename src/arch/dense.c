@@ -84,6 +84,7 @@ static void dense_run(const void *self, const struct part_call *call)
                                      .x_stride = r->config->hidden,
                                      .y_stride = 2 * d->inner,
                                      .n = n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .eps = r->config->rms_eps,
                                      .f16_scratch = r->f16_scratch.address});
     swiglu_run(&d->swiglu, r->exec,
@@ -95,6 +96,7 @@ static void dense_run(const void *self, const struct part_call *call)
                                      .x_stride = d->inner,
                                      .y_stride = r->config->hidden,
                                      .n = n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .add = call->adds,
                                      .f16_scratch = r->f16_scratch.address});
 }

@@ -157,13 +157,15 @@ static struct indexer_call call_of(const struct index_part *x, const struct inde
 
 void index_run(const struct index_part *x, const struct part_call *call, const struct index_inputs *in)
 {
-    struct part_tokens parts[PART_MOST_TOKENS];
-    struct indexer_call calls[PART_MOST_TOKENS];
-    uint32_t n = part_tokens_with_state(x->room, call->chunk, x->rope, parts);
-    for (uint32_t i = 0; i < n; i++)
-        calls[i] = call_of(x, in, &parts[i], call->chunk->each ? i : 0);
-    if (call->chunk->each)
-        indexer_run(&x->op, x->room->exec, calls, n);
-    for (uint32_t i = 0; !call->chunk->each && i < n; i++)
-        indexer_run(&x->op, x->room->exec, &calls[i], 1);
+    struct part_tokens parts[PART_GROUP];
+    struct indexer_call calls[PART_GROUP];
+    const struct arch_chunk *c = call->chunk;
+    for (uint32_t first = 0, n; (n = part_tokens_with_state(x->room, c, x->rope, first, parts)) > 0; first += n) {
+        for (uint32_t i = 0; i < n; i++)
+            calls[i] = call_of(x, in, &parts[i], c->each ? i : 0);
+        if (c->each)
+            indexer_run(&x->op, x->room->exec, calls, n);
+        for (uint32_t i = 0; !c->each && i < n; i++)
+            indexer_run(&x->op, x->room->exec, &calls[i], 1);
+    }
 }

@@ -241,6 +241,7 @@ static uint64_t run_query(const struct latent *d, const struct part_call *call, 
                                      .x_stride = *stride,
                                      .y_stride = q_b_rows(d->config),
                                      .n = call->chunk->n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .eps = eps_of(d->config),
                                      .f16_scratch = r->f16_scratch.address});
     *stride = q_b_rows(d->config);

@@ -138,11 +138,12 @@ static void ngrams_run(const void *self, const struct part_call *call)
                                      .x_stride = g->config->inner,
                                      .y_stride = in_rows(r->config),
                                      .n = c->n,
+                                     .chunk = arch_plan_n(c),
                                      .f16_scratch = r->f16_scratch.address});
-    struct part_tokens parts[PART_MOST_TOKENS];
-    uint32_t n = part_tokens_with_state(r, c, 0, parts);
-    for (uint32_t i = 0; i < n; i++)
-        add_rows(g, call, &parts[i]);
+    struct part_tokens parts[PART_GROUP];
+    for (uint32_t first = 0, n; (n = part_tokens_with_state(r, c, 0, first, parts)) > 0; first += n)
+        for (uint32_t i = 0; i < n; i++)
+            add_rows(g, call, &parts[i]);
 }
 
 const struct part part_ngrams = {

@@ -12,6 +12,7 @@ struct batcher {
     struct moeflux_model *model;
     uint32_t most; /* most tokens of a group */
     uint32_t n_stages;
+    bool is_exact; /* moeflux_batched_is_exact */
     pthread_mutex_t lock;               /* protects the members below */
     struct batcher_slot *first, **last; /* waiting slots, the oldest first */
     /* threads that joined, that wait, whose tokens are in flight */
@@ -28,6 +29,7 @@ int batcher_new(struct batcher **out, struct moeflux_model *m, struct moeflux_er
     b->model = m;
     b->most = (uint32_t)size_min(moeflux_max_batched(m), BATCHER_MOST);
     b->n_stages = batched_n_stages(m);
+    b->is_exact = moeflux_batched_is_exact(m);
     b->last = &b->first;
     if (pthread_mutex_init(&b->lock, NULL) == 0)
         return 0;
@@ -100,8 +102,8 @@ static void leave_first(void *ctx)
 static void eval_each(struct batcher_slot *const *list, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        const struct moeflux_outputs outputs = {.logits = list[i]->logits};
-        list[i]->rc = moeflux_session_eval(list[i]->sequence, &list[i]->id, 1, &outputs, &list[i]->error);
+        struct batcher_slot *s = list[i];
+        s->rc = moeflux_eval_batched(&s->sequence, &s->id, 1, &s->logits, &s->error);
     }
 }
 
@@ -198,12 +200,12 @@ static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux
 }
 
 /* Evaluates a token and samples the next one. If no other answer runs, the device may sample and begin the
- * next evaluation. */
+ * next evaluation, in exact arithmetic. */
 static int eval_step(void *ctx, struct generator *g, int32_t id, bool more, int32_t *next,
                      struct moeflux_err *e)
 {
     struct batcher_slot *slot = ctx;
-    if (is_alone(slot->batcher))
+    if (slot->batcher->is_exact && is_alone(slot->batcher))
         return generator_step_alone(g, id, more, next, e);
     int rc = eval(slot, g, id, e);
     if (rc)

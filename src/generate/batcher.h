@@ -13,7 +13,7 @@
 
 #include "moeflux.h"
 
-enum { BATCHER_MOST = 8 }; /* most tokens of a group */
+enum { BATCHER_MOST = MOEFLUX_MAX_PARALLEL }; /* most tokens of a group */
 
 struct answer;
 struct answer_options;

@@ -7,19 +7,17 @@
 #include "engine/run/forward.h"
 #include "engine/sequence.h"
 
-static uint32_t stage_max_invariant(const struct stage *at)
-{
-    const struct exec *host = at->sides[SIDE_HOST].exec;
-    uint32_t n = exec_get_caps(at->exec).max_invariant;
-    return host ? (uint32_t)size_min(n, exec_get_caps(host).max_invariant) : n;
-}
-
 uint32_t moeflux_max_batched(const struct moeflux_model *m)
 {
-    uint32_t max_invariant = m->max_chunk;
+    return m->trace || m->prefer.margin > 0 ? 1 : m->max_batched;
+}
+
+bool moeflux_batched_is_exact(const struct moeflux_model *m)
+{
+    bool is = true;
     for (uint32_t i = 0; i < m->n_stages; i++)
-        max_invariant = (uint32_t)size_min(max_invariant, stage_max_invariant(&m->stages[i]));
-    return m->trace || m->prefer.margin > 0 ? 1 : (uint32_t)size_min(max_invariant, MOEFLUX_MAX_BATCHED);
+        is = is && m->stages[i].batched_plan_n == 0;
+    return is;
 }
 
 static int check(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, struct moeflux_err *e)
@@ -42,7 +40,7 @@ static int eval(struct moeflux_session *const *list, const int32_t *ids, uint32_
                 struct moeflux_err *e)
 {
     /* Experts are predicted for a single token. */
-    if (n == 1)
+    if (n == 1 && moeflux_batched_is_exact(list[0]->model))
         return moeflux_session_eval(list[0], ids, 1, &(struct moeflux_outputs){.logits = logits[0]}, e);
     struct moeflux_model *m = list[0]->model;
     const struct moeflux_outputs none = {0};

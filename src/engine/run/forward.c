@@ -346,7 +346,7 @@ static int hand_over(struct worker *t, const struct work *w, uint32_t chunk)
 static int run_chunk(struct worker *t, uint32_t chunk)
 {
     struct forward *l = t->forward;
-    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
+    struct arch_sequence each[MOEFLUX_MAX_PARALLEL];
     struct progress_at *progress = &l->s->progress_at;
     const struct work w = work_of(l, chunk);
     struct pass p = work_pass(&w, stage_of(t), each);

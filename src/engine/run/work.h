@@ -46,7 +46,7 @@ struct work_rows {
 };
 
 /* Returns the work's pass on one stage. each: room for what the pass refers to; NULL: one sequence. */
-struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequence each[MOEFLUX_MAX_BATCHED]);
+struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequence each[MOEFLUX_MAX_PARALLEL]);
 /* Takes the turn of a stage and waits until nothing else is in flight there (stage_wait_idle). On failure
  * the caller does not have the turn. */
 int work_enter(const struct work *w, struct stage *at, const struct exec_watch *watch, struct moeflux_err *e);
