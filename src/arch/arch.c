@@ -154,14 +154,15 @@ static void widen(struct part_needs *all, const struct part_needs *one)
 
 /* Fills needs [PART_KINDS] with the most that the parts of a kind need. Returns the most of all kinds. */
 static struct part_needs measure(const struct config *c, struct arch_span layers,
-                                 const struct exec_caps *caps, uint32_t max_chunk, struct part_needs *needs)
+                                 const struct exec_caps *caps, const struct part_most *most,
+                                 struct part_needs *needs)
 {
     struct part_needs all = {.widest = size_max(config_width(c), c->shared_inner)};
     for (uint32_t i = 0; i < c->n_parts; i++) {
         struct part_needs one;
         if (!has_part(c, layers, i))
             continue;
-        kind_of(&c->parts[i])->needs(c, &c->parts[i], caps, max_chunk, &one);
+        kind_of(&c->parts[i])->needs(c, &c->parts[i], caps, most, &one);
         widen(&needs[c->parts[i].kind], &one);
         widen(&all, &one);
     }
@@ -173,7 +174,8 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
     struct part_room *r = &a->room;
     const struct config *c = r->config;
     struct part_needs needs[PART_KINDS] = {0};
-    const struct part_needs all = measure(c, r->layers, caps, r->max_chunk, needs);
+    const struct part_most most = {r->max_chunk, r->max_batched};
+    const struct part_needs all = measure(c, r->layers, caps, &most, needs);
     uint64_t n = r->max_chunk;
     for (uint32_t kind = 0; kind < PART_KINDS; kind++)
         for (int i = 0; i < PART_OWN_BUFFERS; i++)
@@ -216,7 +218,8 @@ uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, u
 {
     const struct experts_shape experts = {.top_k = c->top_k, .hidden = c->hidden, .inner = c->moe_inner};
     struct part_needs needs[PART_KINDS] = {0};
-    uint64_t widest = measure(c, (struct arch_span){0, c->n_layers}, caps, max_chunk, needs).widest;
+    const struct part_most most = {max_chunk, 1}; /* the widest does not depend on sequences */
+    uint64_t widest = measure(c, (struct arch_span){0, c->n_layers}, caps, &most, needs).widest;
     return caps->is_native
                ? size_max(linear_cpu_host_bytes((uint32_t)widest, max_chunk, caps->has_fixed),
                           experts_cpu_host_bytes(&experts, max_chunk, caps->has_fixed, has_blocks))
@@ -324,6 +327,13 @@ static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
     moe_show(&a->moe, view);
 }
 
+/* Returns the bytes of the records of a batch: every layer's mixer has two operations with one for each sequence. */
+static uint64_t record_bytes(const struct arch_request *r)
+{
+    enum { RECORDS = 2, RECORD_BYTES = 128 };
+    return (uint64_t)(r->layers.end - r->layers.first) * r->max_batched * RECORDS * RECORD_BYTES;
+}
+
 int arch_open(struct arch **out, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e)
 {
     *view = (struct arch_view){0};
@@ -343,6 +353,8 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
     a->layers = mem_new(r->config->n_layers, sizeof *a->layers, e);
     a->stores = mem_new(r->config->n_layers, sizeof *a->stores, e);
     int rc = a->layers && a->stores ? 0 : ERR_MEMORY;
+    if (rc == 0)
+        rc = exec_reserve_records(r->exec, record_bytes(r), e);
     if (rc == 0)
         rc = lay_out_stores(a, view, e);
     if (rc == 0) {

@@ -99,16 +99,16 @@ static struct compressed_shape index_shape_of(const struct config *c, const stru
 }
 
 static void needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
-                  uint32_t max_chunk, struct part_needs *out)
+                  const struct part_most *most, struct part_needs *out)
 {
     const struct compressed_config *a = &p->compressed;
     uint64_t low = (uint64_t)a->out_groups * a->out_rank;
     *out = (struct part_needs){.proj = outputs_of(a).stride,
                                .mixed = low,
                                .widest = size_max(size_max(low, heads_width(a)), a->q_lora_rank)};
-    out->own[Q] = (uint64_t)max_chunk * q_rows(a);
-    out->own[HEADS] = (uint64_t)max_chunk * heads_width(a);
-    index_needs(c, &a->index, caps, max_chunk, out);
+    out->own[Q] = (uint64_t)most->chunk * q_rows(a);
+    out->own[HEADS] = (uint64_t)most->chunk * heads_width(a);
+    index_needs(c, &a->index, caps, most, out);
 }
 
 static void stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)

@@ -24,9 +24,9 @@ struct dense {
 enum { GATE_UP, ACT };
 
 static void dense_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
-                        uint32_t max_chunk, struct part_needs *out)
+                        const struct part_most *most, struct part_needs *out)
 {
-    uint64_t n = (uint64_t)max_chunk * p->dense.inner;
+    uint64_t n = (uint64_t)most->chunk * p->dense.inner;
     (void)c, (void)caps;
     *out = (struct part_needs){.widest = p->dense.inner, .own = {[GATE_UP] = 2 * n, [ACT] = n}};
 }

@@ -94,16 +94,16 @@ static uint64_t partial_bytes(const struct config *c, const struct gqa_config *g
 }
 
 static void gqa_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
-                      uint32_t max_chunk, struct part_needs *out)
+                      const struct part_most *most, struct part_needs *out)
 {
     const struct gqa_config *g = &p->gqa;
     uint64_t ctx = (uint64_t)g->n_heads * config_value_dim(g),
-             n_batched = size_min(caps->max_invariant, max_chunk);
+             n_batched = part_n_concurrent(most);
     uint64_t alone = size_round_up(partial_bytes(c, g, caps, 1), PARTIAL_ALIGN);
     *out = (struct part_needs){.proj = in_rows(g), .mixed = ctx, .widest = ctx};
-    out->own[Q] = (uint64_t)max_chunk * g->n_heads * g->head_dim;
-    out->own[PARTIAL] = size_max(partial_bytes(c, g, caps, max_chunk), n_batched * alone) / sizeof(float);
-    index_needs(c, &g->index, caps, max_chunk, out);
+    out->own[Q] = (uint64_t)most->chunk * g->n_heads * g->head_dim;
+    out->own[PARTIAL] = size_max(partial_bytes(c, g, caps, most->chunk), n_batched * alone) / sizeof(float);
+    index_needs(c, &g->index, caps, most, out);
 }
 
 static void gqa_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)

@@ -42,17 +42,17 @@ static uint64_t scores_bytes(const struct config *c, const struct index_config *
 }
 
 void index_needs(const struct config *c, const struct index_config *x, const struct exec_caps *caps,
-                 uint32_t max_chunk, struct part_needs *out)
+                 const struct part_most *most, struct part_needs *out)
 {
     if (!x->n_heads)
         return;
     uint64_t alone = size_round_up(scores_bytes(c, x, caps, 1), SCORES_ALIGN),
-             n_batched = size_min(caps->max_invariant, max_chunk);
-    out->own[INDEX_Q] = (uint64_t)max_chunk * x->n_heads * x->dim;
-    out->own[SCORES] = size_max(scores_bytes(c, x, caps, max_chunk), n_batched * alone) / sizeof(float);
+             n_batched = part_n_concurrent(most);
+    out->own[INDEX_Q] = (uint64_t)most->chunk * x->n_heads * x->dim;
+    out->own[SCORES] = size_max(scores_bytes(c, x, caps, most->chunk), n_batched * alone) / sizeof(float);
     const struct kv_choice choice = index_choice(x);
     if (config_longest_context(c) > kv_choice_from(&choice)) /* else nothing is ever chosen */
-        out->own[CHOSEN] = (uint64_t)max_chunk * kv_choice_stride(&choice);
+        out->own[CHOSEN] = (uint64_t)most->chunk * kv_choice_stride(&choice);
 }
 
 void index_rows(const struct index_config *x, uint64_t off, enum kv_type type, struct arch_stores *out)

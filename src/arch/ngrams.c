@@ -44,12 +44,12 @@ static uint32_t in_rows(const struct config *c)
 }
 
 static void ngrams_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
-                         uint32_t max_chunk, struct part_needs *out)
+                         const struct part_most *most, struct part_needs *out)
 {
     const struct ngram_shape shape = shape_of(c, &p->ngrams);
     (void)caps;
     *out = (struct part_needs){.proj = in_rows(c), .widest = p->ngrams.inner};
-    out->own[SCRATCH] = ngram_scratch(&shape, max_chunk);
+    out->own[SCRATCH] = ngram_scratch(&shape, most->chunk);
 }
 
 static void ngrams_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)

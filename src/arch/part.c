@@ -5,13 +5,23 @@
 #include "model/config.h"
 #include "model/rope.h"
 #include "ops/gating.h"
+#include "ops/attention/attention.h"
+#include "ops/delta/delta.h"
 #include "ops/linear/linear.h"
+
+_Static_assert((int)PART_GROUP <= (int)ATTENTION_CONCURRENT && (int)PART_GROUP <= (int)DELTA_CONCURRENT,
+               "sequences of a group");
 
 float part_gating(const struct config *c, float clamp)
 {
     if (c->gelu)
         return GATING_GELU;
     return clamp > 0 ? gating_clamp(clamp, c->clamps_inputs) : c->swiglu_limit;
+}
+
+uint32_t part_n_concurrent(const struct part_most *most)
+{
+    return (uint32_t)size_min(size_min(most->batched, most->chunk), PART_GROUP);
 }
 
 uint32_t part_n_sequences(const struct arch_chunk *c)
