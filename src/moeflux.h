@@ -539,6 +539,10 @@ int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, str
  * Errors: those of moeflux_session_eval and moeflux_sampler_pick. */
 int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
                          int32_t *next, struct moeflux_err *e);
+/* Does the same in batched decode: appends ids[i] to list[i] and chooses next[i] with samplers[i], n as in
+ * moeflux_eval_batched. The samplers are different ones. */
+int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
+                         struct moeflux_sampler *const *samplers, int32_t *next, struct moeflux_err *e);
 
 /* --- chats and answers --- */
 

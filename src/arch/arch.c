@@ -327,11 +327,13 @@ static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
     moe_show(&a->moe, view);
 }
 
-/* Returns the bytes of the records of a batch: every layer's mixer has two operations with one for each sequence. */
+/* Returns the bytes of the records of a batch: two operations of every layer's mixer and those that sample have one
+ * for each sequence. */
 static uint64_t record_bytes(const struct arch_request *r)
 {
     enum { RECORDS = 2, RECORD_BYTES = 128 };
-    return (uint64_t)(r->layers.end - r->layers.first) * r->max_batched * RECORDS * RECORD_BYTES;
+    uint64_t n_operations = ((uint64_t)r->layers.end - r->layers.first + 1) * RECORDS;
+    return n_operations * size_max(r->max_batched, EXEC_MAX_INVARIANT) * RECORD_BYTES;
 }
 
 int arch_open(struct arch **out, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e)

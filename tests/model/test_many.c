@@ -157,6 +157,65 @@ static void latents(void **state)
     is_batch_invariant("tests/models/deepseek-odd/mlx", 40);
 }
 
+/* Options that differ from one sequence to the next: greedy, drawn, with penalties, restricted. */
+static struct moeflux_sampler *make_sampler(const struct crowd *c, uint32_t i)
+{
+    struct moeflux_err e = {0};
+    struct moeflux_sampler_options o = moeflux_sampler_defaults();
+    struct moeflux_sampler *s;
+    o.temperature = i % 3 == 0 ? 0 : 0.5f + 0.1f * (float)i;
+    o.top_k = i % 4 == 1 ? 20 : 0;
+    o.repeat_penalty = i % 5 == 2 ? 1.3f : 1;
+    o.seed = 40 + i;
+    check_ok(moeflux_sampler_new(&s, &o, c->vocab, NULL, &e), &e);
+    if (i % 6 == 3) {
+        uint64_t *odd = malloc((c->vocab + 63) / 64 * sizeof *odd);
+        memset(odd, 0xaa, (c->vocab + 63) / 64 * sizeof *odd);
+        moeflux_sampler_restrict(s, odd);
+        free(odd);
+    }
+    return s;
+}
+
+/* The same tokens as from the logits of the same evaluations. */
+static void each_sequence_is_sampled_by_its_own_rule(void **state)
+{
+    struct crowd c;
+    struct moeflux_err e = {0};
+    struct moeflux_sampler *together[MANY], *apart[MANY];
+    int32_t ids[MANY], next[MANY];
+    (void)state;
+    crowd_open(&c, "tests/models/qwen-odd/mlx", 0);
+    int32_t *chosen = malloc(sizeof(int32_t) * ROUNDS * MANY);
+    for (uint32_t i = 0; i < MANY; i++) {
+        together[i] = make_sampler(&c, i);
+        apart[i] = make_sampler(&c, i);
+        ids[i] = token_of(&c, i, 0);
+    }
+    read_prompts(&c);
+    for (uint32_t r = 0; r < ROUNDS; r++) {
+        check_ok(moeflux_step_batched(c.list, ids, MANY, together, next, &e), &e);
+        memcpy(chosen + r * MANY, next, sizeof next);
+        memcpy(ids, next, sizeof next);
+    }
+    read_prompts(&c);
+    for (uint32_t r = 0; r < ROUNDS; r++) {
+        for (uint32_t i = 0; i < MANY; i++)
+            ids[i] = r == 0 ? token_of(&c, i, 0) : chosen[(r - 1) * MANY + i];
+        check_ok(moeflux_eval_batched(c.list, ids, MANY, c.logits, &e), &e);
+        for (uint32_t i = 0; i < MANY; i++) {
+            moeflux_sampler_accept(apart[i], ids[i]);
+            assert_int_equal(moeflux_sampler_pick(apart[i], c.logits[i], &e), chosen[r * MANY + i]);
+        }
+    }
+    for (uint32_t i = 0; i < MANY; i++) {
+        moeflux_sampler_free(together[i]);
+        moeflux_sampler_free(apart[i]);
+    }
+    free(chosen);
+    crowd_close(&c);
+}
+
 static void more_than_the_model_was_opened_for_is_refused(void **state)
 {
     struct crowd c;
@@ -183,6 +242,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_and_a_recurrence),
+        cmocka_unit_test(each_sequence_is_sampled_by_its_own_rule),
         cmocka_unit_test(sinks_and_windows),
         cmocka_unit_test(latents),
         cmocka_unit_test(more_than_the_model_was_opened_for_is_refused),

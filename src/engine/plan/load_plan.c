@@ -415,7 +415,7 @@ void load_plan_begin(struct load_plan *out, const struct model_dir *m, const str
         arch_scratch_bytes(&m->config, span, caps, out->max_chunk, out->max_batched) +
         ngram_rows_room_bytes(&m->config, share->layers, out->max_chunk) + (caps->is_unified ? rows : 0) +
         arch_host_bytes(&m->config, caps, out->max_chunk, has_blocks(m)) + out->prompt_slot_bytes +
-        (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
+        (caps->is_host ? 0 : (1 + size_min(out->max_batched, SAMPLE_CONCURRENT)) * sample_scratch(m->config.vocab_size));
 }
 
 int load_plan_make_share(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,

@@ -239,7 +239,7 @@ static struct work work_of(const struct forward *l, uint32_t chunk)
                          .flips = chunk,
                          .outputs = c->outputs,
                          .logits = c->logits,
-                         .choice = c->is_batched ? NULL : l->s->choice};
+                         .choice = c->is_batched ? c->choices : l->s->choice};
 }
 
 /* ---- hidden states: if both devices see the memory of a crossing, no thread copies a prompt's ----

@@ -344,7 +344,7 @@ int work_drop_ahead(struct stage *at, struct moeflux_err *e)
 int work_enter(const struct work *w, struct stage *at, const struct exec_watch *watch, struct moeflux_err *e)
 {
     stage_take(at);
-    if (chooses(w, at))
+    if (chooses(w, at) && !w->is_batched)
         step_begin(w->m, w->choice);
     int rc = state_ahead(w, at) == PASS_IN_FLIGHT ? 0 : stage_wait_idle(w->m, at, watch, e);
     if (rc < 0)
@@ -434,7 +434,9 @@ static int submit_tokens(const struct work *w, const struct pass *p, uint64_t *t
         return rc;
     if (is_deferred)
         exec_begin(x);
-    if (p->chooses)
+    if (p->chooses && w->is_batched)
+        step_record_each(p->m, w->choice, w->n);
+    else if (p->chooses)
         step_record(p->m, w->choice, p->half);
     return exec_submit(x, ticket, e);
 }
@@ -484,9 +486,11 @@ static int decode_tokens(const struct work *w, const struct pass *p, const struc
     rc = rc < 0 ? rc : waited;
     if (rc < 0)
         work_drop_ahead(p->at, NULL);
+    else if (p->chooses && w->is_batched)
+        step_end_each(p->m, w->choice, w->n);
     else if (p->chooses)
         step_end(p->m, w->choice, p->half);
-    if (rc == 0 && p->chooses) {
+    if (rc == 0 && p->chooses && !w->is_batched) {
         p->at->ahead.next.id = (int32_t)w->choice->result[0];
         guess_rows(w, p->at, p->at->ahead.next.id);
     }

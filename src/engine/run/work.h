@@ -35,7 +35,7 @@ struct work {
     uint32_t flips; /* evaluations between the sequence's end and this one */
     const struct moeflux_outputs *outputs;
     float *const *logits;         /* [n], in batched decode */
-    struct device_choice *choice; /* sampling on the device; NULL: the host gets the logits */
+    struct device_choice *choice; /* sampling on the device, [n] in batched decode; NULL: the host gets the logits */
 };
 
 /* Logits of a few tokens on the last stage, which work_end_rows copies to the caller. */
