@@ -14,12 +14,11 @@
 //   merged   (PREPARE, not whole) the workgroup that finishes last of its heads' does what merge.comp does,
 //            so no other dispatch follows. The order of the sum over the splits is fixed
 //
-// Grid: x = blocks of TEAMS * HEADS query heads of one key/value head, times n_splits; y = tokens; RECORDS: z = sequences,
-// and x is that of the sequence with the most splits. The
-// subgroups of a workgroup form TEAMS of MEMBERS; each team has HEADS heads of its own. Teams walk the same
-// rows at about the same time, so that the nearest caches load them once. Members take STEP positions
-// alternately. LANES lanes share a position's row, 16 bytes of it at a time; a subgroup has ROWS = SUBGROUP /
-// LANES rows at once.
+// Grid: x = blocks of TEAMS * HEADS query heads of one key/value head, times n_splits; y = tokens. RECORDS:
+// z = sequences, x is that of the sequence with the most splits. The subgroups of a workgroup form TEAMS of
+// MEMBERS; each team has HEADS heads of its own. Teams walk the same rows at about the same time, so that
+// the nearest caches load them once. Members take STEP positions alternately. LANES lanes share a position's
+// row, 16 bytes of it at a time; a subgroup has ROWS = SUBGROUP / LANES rows at once.
 // A lane multiplies its channels of BLOCK keys with those of HEADS queries. A reduction that halves the
 // number of sums with the number of lanes leaves it with OWN scores, so that each exponential is computed
 // once. m grows only when a score exceeds it by more than SLACK; then the sums are scaled down. Members are

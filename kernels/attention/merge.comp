@@ -1,7 +1,7 @@
 // attention/merge.comp - joins attention's splits (merge.glsl) and applies the output gate if there is one:
 //   out[t][h] = (joined row (t, h)) * sigmoid(gate[t][h])
-// Grid: x = n_heads times pieces of 4 * COLS channels, y = tokens; RECORDS: z = sequences. float32, sums in a fixed order. Tolerance
-// 1e-5 of the largest output, including attention's.
+// Grid: x = n_heads times pieces of 4 * COLS channels, y = tokens; RECORDS: z = sequences. float32, sums in a
+// fixed order. Tolerance 1e-5 of the largest output, including attention's.
 // variants: plain each
 #version 460
 #include "lib/memory.glsl"

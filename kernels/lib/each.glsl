@@ -1,6 +1,6 @@
-// each.glsl - a kernel's arguments: push constants, or in a kernel of the variant `each` a record of its own for each z
-// of the grid, so that one dispatch serves many sequences (exec_dispatch_each). ARGS(type) declares `a`; main begins
-// with take_args().
+// each.glsl - a kernel's arguments: push constants, or in a kernel of the variant `each` a record of its own
+// for each z of the grid, so that one dispatch serves many sequences (exec_dispatch_each). ARGS(type)
+// declares `a`; main begins with take_args().
 #ifndef LIB_EACH_GLSL
 #define LIB_EACH_GLSL
 

@@ -327,8 +327,8 @@ static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
     moe_show(&a->moe, view);
 }
 
-/* Returns the bytes of the records of a batch: two operations of every layer's mixer and those that sample have one
- * for each sequence. */
+/* Returns the bytes of the records of a batch: two operations of every layer's mixer and those that sample
+ * have one for each sequence. */
 static uint64_t record_bytes(const struct arch_request *r)
 {
     enum { RECORDS = 2, RECORD_BYTES = 128 };

@@ -184,8 +184,8 @@ struct arch_view {
     struct exec_buffer predicted;      /* u32 [EXEC_MAX_INVARIANT][top_k]: result of arch_predict_experts */
     struct exec_buffer router_logits;  /* f32 [max_chunk][n_experts and more]: logits of a layer's router */
     const struct router_shape *router; /* borrowed until close */
-    /* f32 [rows][vocab_size], rows: ARCH_HEAD_ROWS or arch_request.max_batched, the larger one; absent without
-     * the last layer */
+    /* f32 [rows][vocab_size], rows: ARCH_HEAD_ROWS or arch_request.max_batched, the larger one; absent
+     * without the last layer */
     struct exec_buffer logits;
 };
 
@@ -226,7 +226,8 @@ void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const s
  * memory of any kind. table: any table that the device can read. */
 void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t table);
 void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t sum);
-/* Computes the logits of the chunk's tokens from .. from + n - 1 into view.logits, which has room for them. */
+/* Computes the logits of the chunk's tokens from .. from + n - 1 into view.logits, which has room for
+ * them. */
 void arch_head(const struct arch *a, const struct arch_chunk *c, uint32_t from, uint32_t n);
 
 #endif

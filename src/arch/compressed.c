@@ -374,7 +374,8 @@ static void run_stretches(const struct compressed_mixer *d, const struct part_ca
     const struct part_room *r = d->room;
     const struct arch_chunk *c = call->chunk;
     struct part_tokens parts[PART_GROUP];
-    for (uint32_t first = 0, n; (n = part_tokens_with_state(r, c, d->config->rope, first, parts)) > 0; first += n)
+    for (uint32_t first = 0, n; (n = part_tokens_with_state(r, c, d->config->rope, first, parts)) > 0;
+         first += n)
         for (uint32_t i = 0; i < n; i++) {
             struct stretch s = {d,        &d->layers[call->layer], call->stores,
                                 parts[i], outputs_of(d->config),   .idx = c->each ? i : 0};

@@ -97,8 +97,7 @@ static void gqa_needs(const struct config *c, const struct part_config *p, const
                       const struct part_most *most, struct part_needs *out)
 {
     const struct gqa_config *g = &p->gqa;
-    uint64_t ctx = (uint64_t)g->n_heads * config_value_dim(g),
-             n_batched = part_n_concurrent(most);
+    uint64_t ctx = (uint64_t)g->n_heads * config_value_dim(g), n_batched = part_n_concurrent(most);
     uint64_t alone = size_round_up(partial_bytes(c, g, caps, 1), PARTIAL_ALIGN);
     *out = (struct part_needs){.proj = in_rows(g), .mixed = ctx, .widest = ctx};
     out->own[Q] = (uint64_t)most->chunk * g->n_heads * g->head_dim;

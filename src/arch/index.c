@@ -160,7 +160,8 @@ void index_run(const struct index_part *x, const struct part_call *call, const s
     struct part_tokens parts[PART_GROUP];
     struct indexer_call calls[PART_GROUP];
     const struct arch_chunk *c = call->chunk;
-    for (uint32_t first = 0, n; (n = part_tokens_with_state(x->room, c, x->rope, first, parts)) > 0; first += n) {
+    for (uint32_t first = 0, n; (n = part_tokens_with_state(x->room, c, x->rope, first, parts)) > 0;
+         first += n) {
         for (uint32_t i = 0; i < n; i++)
             calls[i] = call_of(x, in, &parts[i], c->each ? i : 0);
         if (c->each)

@@ -119,7 +119,8 @@ static void latent_needs(const struct config *c, const struct part_config *p, co
     uint64_t ctx = (uint64_t)m->n_heads * m->v_dim;
     *out = (struct part_needs){.proj = in_stride(m), .mixed = ctx, .widest = size_max(ctx, m->q_lora_rank)};
     out->own[Q] = m->q_lora_rank ? (uint64_t)most->chunk * q_b_rows(m) : 0;
-    out->own[SCRATCH] = mla_scratch_bytes(&shape, caps, most->chunk, config_longest_context(c)) / sizeof(float);
+    out->own[SCRATCH] =
+        mla_scratch_bytes(&shape, caps, most->chunk, config_longest_context(c)) / sizeof(float);
     index_needs(c, &m->index, caps, most, out);
 }
 

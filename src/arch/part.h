@@ -31,7 +31,7 @@ struct part_needs {
 struct part_room {
     struct exec *exec;
     const struct config *config;
-    struct arch_span layers; /* the open layers */
+    struct arch_span layers;         /* the open layers */
     uint32_t max_chunk, max_batched; /* arch_request's */
     enum kv_type kv_type;
     bool uses_f16;    /* prompts are computed with float16 factors */
@@ -92,12 +92,12 @@ uint32_t part_n_sequences(const struct arch_chunk *c);
 struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
                                   uint32_t idx);
 
-/* Sequences whose operations may run concurrently (ATTENTION_CONCURRENT, DELTA_CONCURRENT): each has scratch memory of its own. Those of a larger chunk
- * go in groups of so many. */
+/* Sequences whose operations may run concurrently (ATTENTION_CONCURRENT, DELTA_CONCURRENT): each has
+ * scratch memory of its own. Those of a larger chunk go in groups of so many. */
 enum { PART_GROUP = 32 };
-/* Returns how many runs of tokens have a recurrent state of their own, and fills parts [PART_GROUP]: those of
- * the sequences from `first` on, at most PART_GROUP, or with a state kept inside the chunk those before it and
- * those after it. 0: there are no more. */
+/* Returns how many runs of tokens have a recurrent state of their own, and fills parts [PART_GROUP]: those
+ * of the sequences from `first` on, at most PART_GROUP, or with a state kept inside the chunk those before
+ * it and those after it. 0: there are no more. */
 uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
                                 uint32_t first, struct part_tokens *parts);
 

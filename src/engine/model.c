@@ -46,8 +46,9 @@ static int open_trace(struct moeflux_model *m, const char *path, struct moeflux_
     return path ? trace_writer_open(&m->trace, path, &shape, e) : 0;
 }
 
-/* Returns stage.batched_plan_n. All batched evaluations take the same kernels, so that an answer does not depend on
- * how many others there are. The smallest number is one that tiles of registers take (ops/linear/linear.h). */
+/* Returns stage.batched_plan_n. All batched evaluations take the same kernels, so that an answer does not
+ * depend on how many others there are. The smallest number is one that tiles of registers take
+ * (ops/linear/linear.h). */
 static uint32_t batched_plan_n(const struct moeflux_model *m, const struct exec *x)
 {
     enum { LEAST = 33 };

@@ -1,13 +1,13 @@
-/* The records of exec_dispatch_each: memory that the host writes while it records a batch and the device reads when
- * it runs it. */
+/* The records of exec_dispatch_each: memory that the host writes while it records a batch and the device
+ * reads when it runs it. */
 #include <string.h>
 
 #include "args.h"
 #include "exec/backend.h"
 #include "exec/kernel.h"
 
-/* Each batch takes the next part. A part is taken again after so many batches, when its own is finished: a stream has
- * fewer in flight, and every second may be dropped (vulkan/stream.h). */
+/* Each batch takes the next part. A part is taken again after so many batches, when its own is finished: a
+ * stream has fewer in flight, and every second may be dropped (vulkan/stream.h). */
 enum { PARTS = 8 };
 
 int exec_reserve_records(struct exec *x, uint64_t bytes, struct moeflux_err *e)

@@ -12,7 +12,7 @@ struct batcher {
     struct moeflux_model *model;
     uint32_t most; /* most tokens of a group */
     uint32_t n_stages;
-    bool is_exact; /* moeflux_batched_is_exact */
+    bool is_exact;                      /* moeflux_batched_is_exact */
     pthread_mutex_t lock;               /* protects the members below */
     struct batcher_slot *first, **last; /* waiting slots, the oldest first */
     /* threads that joined, that wait, whose tokens are in flight */
@@ -150,16 +150,16 @@ static void add(struct batcher *b, struct batcher_slot *slot)
     b->n_waiting++;
 }
 
-/* Appends a token to the generator's sequence. sampler: what may choose the next one; NULL: g->logits receives the
- * logits after it. */
+/* Appends a token to the generator's sequence. sampler: what may choose the next one; NULL: g->logits
+ * receives the logits after it. */
 static int eval(struct batcher_slot *slot, struct generator *g, int32_t id, const struct sampler *sampler,
                 struct moeflux_err *e)
 {
     struct batcher *b = slot->batcher;
     if (pthread_cond_init(&slot->changed, NULL) != 0)
         return err_set(e, ERR_MEMORY, "out of memory for a lock");
-    slot->token = (struct batched_token){
-        .session = g->sequence, .id = id, .logits = g->logits, .sampler = sampler};
+    slot->token =
+        (struct batched_token){.session = g->sequence, .id = id, .logits = g->logits, .sampler = sampler};
     pthread_mutex_lock(&b->lock);
     add(b, slot);
     wake(b);

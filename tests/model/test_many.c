@@ -86,9 +86,9 @@ static void eval_alone(struct crowd *c, uint32_t i, uint32_t round)
     struct moeflux_err e = {0};
     int32_t id = token_of(c, i, round);
     if (moeflux_batched_is_exact(c->m))
-        check_ok(moeflux_session_eval(c->list[i], &id, 1,
-                                      &(struct moeflux_outputs){.logits = c->logits[i]}, &e),
-                 &e);
+        check_ok(
+            moeflux_session_eval(c->list[i], &id, 1, &(struct moeflux_outputs){.logits = c->logits[i]}, &e),
+            &e);
     else
         check_ok(moeflux_eval_batched(&c->list[i], &id, 1, &c->logits[i], &e), &e);
 }

@@ -117,7 +117,8 @@ int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
     if (rc == 0)
         rc = check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_Q8_0, e);
     if (rc == 0 && o->n_parallel > MOEFLUX_MAX_PARALLEL)
-        rc = err_set(e, ERR_USAGE, "n_parallel is %u, expected at most %d", o->n_parallel, MOEFLUX_MAX_PARALLEL);
+        rc = err_set(e, ERR_USAGE, "n_parallel is %u, expected at most %d", o->n_parallel,
+                     MOEFLUX_MAX_PARALLEL);
     if (rc == 0 && !(o->prefer_resident >= 0 && isfinite(o->prefer_resident)))
         rc = err_set(e, ERR_USAGE, "--prefer-resident %g, expected 0 or more", (double)o->prefer_resident);
     return rc;
@@ -415,7 +416,9 @@ void load_plan_begin(struct load_plan *out, const struct model_dir *m, const str
         arch_scratch_bytes(&m->config, span, caps, out->max_chunk, out->max_batched) +
         ngram_rows_room_bytes(&m->config, share->layers, out->max_chunk) + (caps->is_unified ? rows : 0) +
         arch_host_bytes(&m->config, caps, out->max_chunk, has_blocks(m)) + out->prompt_slot_bytes +
-        (caps->is_host ? 0 : (1 + size_min(out->max_batched, SAMPLE_CONCURRENT)) * sample_scratch(m->config.vocab_size));
+        (caps->is_host
+             ? 0
+             : (1 + size_min(out->max_batched, SAMPLE_CONCURRENT)) * sample_scratch(m->config.vocab_size));
 }
 
 int load_plan_make_share(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,

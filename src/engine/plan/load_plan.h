@@ -85,8 +85,8 @@ uint64_t load_plan_fixed_bytes(const struct load_plan *p);
  * speed. */
 bool load_plan_takes_device(const struct config *c, uint32_t n);
 
-/* Returns how many sequences are decoded together at most: as requested (0: EXEC_MAX_INVARIANT), and as many as
- * a chunk has tokens. */
+/* Returns how many sequences are decoded together at most: as requested (0: EXEC_MAX_INVARIANT), and as
+ * many as a chunk has tokens. */
 uint32_t load_plan_max_batched(uint32_t requested, uint32_t max_chunk);
 
 /* Checks the values of the options' enums, which the functions below rely on. ERR_USAGE names the wrong

@@ -142,7 +142,8 @@ int batched_eval(struct batched_token *tokens, uint32_t n, void (*left)(void *ct
     return rc;
 }
 
-int batched_choose(const struct batched_token *t, struct sampler *sampler, int32_t *next, struct moeflux_err *e)
+int batched_choose(const struct batched_token *t, struct sampler *sampler, int32_t *next,
+                   struct moeflux_err *e)
 {
     struct moeflux_err why;
     sampler_accept(sampler, t->id);

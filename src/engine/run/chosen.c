@@ -376,6 +376,6 @@ int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e)
     uint32_t n = pass_n_predicting(p) > 0 ? p->chunk.n : 1;
     if (pass_n_decoding(p) <= EXEC_MAX_INVARIANT)
         predictor_observe(&p->at->predictor, layer,
-                      pass_choice(p) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k, n);
+                          pass_choice(p) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k, n);
     return takes_rounds(p, layer) ? expert_rounds(p, layer, e) : token_rounds(p, layer, e);
 }

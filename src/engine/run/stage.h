@@ -91,8 +91,8 @@ struct stage {
     bool computes_at_once; /* exec_caps.runs_at_once */
     /* arch_chunk.plan_n of batched decode in matrix arithmetic; 0: exact arithmetic */
     uint32_t batched_plan_n;
-    bool maps_weights;     /* load_plan.maps_weights */
-    bool is_again;         /* an earlier stage is on the same device */
+    bool maps_weights; /* load_plan.maps_weights */
+    bool is_again;     /* an earlier stage is on the same device */
     /* the first of its layers, whose experts belong to SIDE_HOST and SIDE_PROMPT; often none. The experts of
      * the others belong to SIDE_DEVICE */
     struct expert_layers cpu_layers;

@@ -198,16 +198,15 @@ static struct sample_call call_of(const struct moeflux_model *m, const struct de
         memcpy(r->each.blocked.host + i * bytes, copy, bytes);
     }
     *rule = sampler_next_rule(c->sampler, 0);
-    return (struct sample_call){
-        .rule = rule,
-        .logits = last_stage(m)->view.logits.address + i * row,
-        .blocked = r->each.blocked.address + i * bytes,
-        .recent = r->each.recent.address + i * sizeof r->now.recent,
-        .last = last_stage(m)->ids.address + i * sizeof(int32_t),
-        .scratch = r->each.scratch.address + i % SAMPLE_CONCURRENT * each_scratch(m),
-        .id = r->each.chosen.address + i * sizeof(int32_t),
-        .result = r->each.results.address + (uint64_t)i * 2 * sizeof(uint32_t),
-        .n_recent = rule->repeat_last ? sampler_recent(c->sampler, NULL, recent) : 0};
+    return (struct sample_call){.rule = rule,
+                                .logits = last_stage(m)->view.logits.address + i * row,
+                                .blocked = r->each.blocked.address + i * bytes,
+                                .recent = r->each.recent.address + i * sizeof r->now.recent,
+                                .last = last_stage(m)->ids.address + i * sizeof(int32_t),
+                                .scratch = r->each.scratch.address + i % SAMPLE_CONCURRENT * each_scratch(m),
+                                .id = r->each.chosen.address + i * sizeof(int32_t),
+                                .result = r->each.results.address + (uint64_t)i * 2 * sizeof(uint32_t),
+                                .n_recent = rule->repeat_last ? sampler_recent(c->sampler, NULL, recent) : 0};
 }
 
 void step_record_each(struct moeflux_model *m, const struct device_choice *c, uint32_t n)
@@ -237,8 +236,8 @@ int step_refuse(const struct moeflux_session *s, const struct moeflux_err *why, 
     return err_set(e, why->code, "position %u: %.400s", s->pos - 1, why->text);
 }
 
-int step_take(const struct moeflux_session *s, struct sampler *sampler, const uint32_t result[2], int32_t *next,
-              struct moeflux_err *e)
+int step_take(const struct moeflux_session *s, struct sampler *sampler, const uint32_t result[2],
+              int32_t *next, struct moeflux_err *e)
 {
     struct moeflux_err why;
     if (result[1] != SAMPLE_OK) {

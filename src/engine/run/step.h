@@ -78,8 +78,8 @@ void step_end_each(const struct moeflux_model *m, struct device_choice *c, uint3
 /* Adds the position of the session's last token to why no id can be chosen; returns the code. */
 int step_refuse(const struct moeflux_session *s, const struct moeflux_err *why, struct moeflux_err *e);
 /* Takes the id that a device has sampled after the session's last token. */
-int step_take(const struct moeflux_session *s, struct sampler *sampler, const uint32_t result[2], int32_t *next,
-              struct moeflux_err *e);
+int step_take(const struct moeflux_session *s, struct sampler *sampler, const uint32_t result[2],
+              int32_t *next, struct moeflux_err *e);
 /* Does the work of moeflux_session_step for callers inside the project, which pass the sampler itself. */
 int step_run(struct moeflux_session *s, int32_t id, struct sampler *sampler, bool more, int32_t *next,
              struct moeflux_err *e);

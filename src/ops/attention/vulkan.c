@@ -485,9 +485,8 @@ static void run_prefill(const struct attention *op, struct exec *x, const struct
 }
 
 /* place: index of the call among the concurrent ones. */
-static struct attention_decode_args decode_args(const struct attention *op,
-                                                const struct attention_call *call, uint32_t place,
-                                                uint32_t splits, bool is_whole)
+static struct attention_decode_args decode_args(const struct attention *op, const struct attention_call *call,
+                                                uint32_t place, uint32_t splits, bool is_whole)
 {
     const struct attention_shape *s = &op->shape;
     const struct attention_fresh none = {0}, *fresh = call->fresh ? call->fresh : &none;
@@ -495,29 +494,29 @@ static struct attention_decode_args decode_args(const struct attention *op,
     uint32_t is = is_whole ? ATTENTION_WHOLE : is_merged(op, call) ? ATTENTION_MERGED : 0;
     is |= s->gated ? ATTENTION_GATED : 0;
     is |= call->fresh && call->fresh->norms_values ? ATTENTION_VALUES : 0;
-    return (struct attention_decode_args){
-        .q = call->q,
-        .keys = s->flat ? call->keys : call->blocks,
-        .values = call->fresh ? fresh->bias : call->values,
-        .partial = is_whole ? call->dst : call->partial,
-        .q_norm = has_lists ? call->chosen : fresh->q_norm,
-        .k_norm = fresh->k_norm,
-        .rope = fresh->rope,
-        .dst = call->dst,
-        .counters = op->gpu.counters.address + (uint64_t)place * n_counters(op) * sizeof(uint32_t),
-        .sinks = call->sinks,
-        .n = call->n,
-        .pos = call->pos,
-        .n_heads = call->n_heads,
-        .n_kv_heads = call->n_kv_heads,
-        .layer_off = call->layer_off,
-        .n_splits = splits,
-        .scale = s->scale,
-        .q_stride = call->q_stride,
-        .dst_stride = call->dst_stride,
-        .rotary_dim = has_lists ? s->choice.budget + 1 : fresh->rotary_dim,
-        .eps = fresh->eps,
-        .is = is};
+    return (struct attention_decode_args){.q = call->q,
+                                          .keys = s->flat ? call->keys : call->blocks,
+                                          .values = call->fresh ? fresh->bias : call->values,
+                                          .partial = is_whole ? call->dst : call->partial,
+                                          .q_norm = has_lists ? call->chosen : fresh->q_norm,
+                                          .k_norm = fresh->k_norm,
+                                          .rope = fresh->rope,
+                                          .dst = call->dst,
+                                          .counters = op->gpu.counters.address +
+                                                      (uint64_t)place * n_counters(op) * sizeof(uint32_t),
+                                          .sinks = call->sinks,
+                                          .n = call->n,
+                                          .pos = call->pos,
+                                          .n_heads = call->n_heads,
+                                          .n_kv_heads = call->n_kv_heads,
+                                          .layer_off = call->layer_off,
+                                          .n_splits = splits,
+                                          .scale = s->scale,
+                                          .q_stride = call->q_stride,
+                                          .dst_stride = call->dst_stride,
+                                          .rotary_dim = has_lists ? s->choice.budget + 1 : fresh->rotary_dim,
+                                          .eps = fresh->eps,
+                                          .is = is};
 }
 
 /* Returns the workgroups of a token of the call. */
@@ -531,8 +530,8 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
 {
     const struct attention_decode_args a = decode_args(op, call, place, splits, is_whole);
     const struct kernel *kernel = attention_has_lists(&op->shape, call) ? &op->gpu.chosen
-                                  : call->fresh                        ? &range_of(op, call)->kernel
-                                                                       : &op->gpu.decode;
+                                  : call->fresh                         ? &range_of(op, call)->kernel
+                                                                        : &op->gpu.decode;
     exec_dispatch(x, kernel, &a, decode_groups(op, call, splits), call->n, 1);
 }
 
@@ -541,14 +540,14 @@ static struct attention_merge_args merge_args(const struct attention *op, const 
 {
     const struct attention_shape *s = &op->shape;
     return (struct attention_merge_args){.partial = call->partial,
-                                           .qkv = s->gated ? call->gates : 0,
-                                           .dst = call->dst,
-                                           .rows = rows,
-                                           .n_heads = call->n_heads,
-                                           .value_dim = s->value_dim,
-                                           .n_splits = splits,
-                                           .stride = call->gate_stride,
-                                           .dst_stride = call->dst_stride};
+                                         .qkv = s->gated ? call->gates : 0,
+                                         .dst = call->dst,
+                                         .rows = rows,
+                                         .n_heads = call->n_heads,
+                                         .value_dim = s->value_dim,
+                                         .n_splits = splits,
+                                         .stride = call->gate_stride,
+                                         .dst_stride = call->dst_stride};
 }
 
 static uint32_t merge_groups(const struct attention *op, const struct attention_call *call, bool is_few)
@@ -656,8 +655,8 @@ static void run_decodes(const struct attention *op, struct exec *x, const struct
         run_splits(op, x, &calls[first], first);
 }
 
-/* Joins the splits of the calls that need few, or many, workgroups for it; concurrently with what came before if
- * `goes_along`. Returns whether there are some. */
+/* Joins the splits of the calls that need few, or many, workgroups for it; concurrently with what came
+ * before if `goes_along`. Returns whether there are some. */
 static bool run_merges(const struct attention *op, struct exec *x, const struct attention_call *calls,
                        uint32_t n, bool is_few, bool goes_along)
 {

@@ -71,7 +71,7 @@ struct delta {
      * once; the recurrence; the norms. */
     struct {
         struct kernel single;
-        struct kernel shared; /* HEAD_SQUARES workgroups a head */
+        struct kernel shared;                   /* HEAD_SQUARES workgroups a head */
         struct kernel single_each, shared_each; /* the same for several sequences */
         bool has_shared;
         /* order of dispatches: prep; scan, or blocks and walk; out */
@@ -110,8 +110,8 @@ bool delta_gives_squares(const struct delta *op, const struct exec *x, uint32_t 
 /* Returns whether calls of n tokens with scratch may ask for float16. */
 bool delta_gives_f16(const struct delta *op, const struct exec *x, uint32_t n);
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call);
-/* Runs n <= DELTA_CONCURRENT calls of one token each, from different sequences; all have `squares` or none. They may
- * run concurrently. */
+/* Runs n <= DELTA_CONCURRENT calls of one token each, from different sequences; all have `squares` or
+ * none. They may run concurrently. */
 enum { DELTA_CONCURRENT = 32 };
 void delta_run_concurrent(const struct delta *op, struct exec *x, const struct delta_call *calls, uint32_t n);
 

@@ -16,7 +16,7 @@ struct sample {
     uint32_t n; /* number of token ids */
     struct {    /* vulkan */
         struct kernel largest, greedy, draw;
-        struct kernel largest_each, greedy_each, draw_each; /* for several sequences */
+        struct kernel largest_each, greedy_each, draw_each; /* several sequences */
     } gpu;
 };
 

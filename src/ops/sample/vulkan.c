@@ -34,9 +34,9 @@ int sample_vulkan_open(struct sample *op, struct exec *x, struct moeflux_err *e)
     if (rc == 0)
         rc = open_both(x, &op->gpu.greedy, &op->gpu.greedy_each, "sample_greedy", "sample_greedy_each", spec,
                        e);
-    return rc < 0 ? rc
-                  : open_both(x, &op->gpu.draw, &op->gpu.draw_each, "sample_draw", "sample_draw_each", draw,
-                              e);
+    return rc < 0
+               ? rc
+               : open_both(x, &op->gpu.draw, &op->gpu.draw_each, "sample_draw", "sample_draw_each", draw, e);
 }
 
 static struct sample_args args_of(const struct sample *op, const struct sample_call *call)
@@ -45,25 +45,25 @@ static struct sample_args args_of(const struct sample *op, const struct sample_c
     uint32_t n_blocks = div_up(op->n, SAMPLE_BLOCK);
     uint64_t keys = call->scratch + (uint64_t)n_blocks * 4 * sizeof(uint32_t);
     return (struct sample_args){.logits = call->logits,
-                                  .blocked = call->blocked,
-                                  .recent = call->recent,
-                                  .last = call->last,
-                                  .found = call->scratch,
-                                  .keys = keys,
-                                  .list = keys + op->n * sizeof(uint32_t),
-                                  .id = call->id,
-                                  .result = call->result,
-                                  .n = op->n,
-                                  .n_recent = call->n_recent,
-                                  .penalises = r->repeat_last > 0,
-                                  .penalty = r->penalty,
-                                  .inverse_penalty = r->inverse_penalty,
-                                  .scale = r->scale,
-                                  .top_k = r->top_k,
-                                  .top_p = r->top_p,
-                                  .min_p = r->min_p,
-                                  .random_low = (uint32_t)r->random,
-                                  .random_high = (uint32_t)(r->random >> 32)};
+                                .blocked = call->blocked,
+                                .recent = call->recent,
+                                .last = call->last,
+                                .found = call->scratch,
+                                .keys = keys,
+                                .list = keys + op->n * sizeof(uint32_t),
+                                .id = call->id,
+                                .result = call->result,
+                                .n = op->n,
+                                .n_recent = call->n_recent,
+                                .penalises = r->repeat_last > 0,
+                                .penalty = r->penalty,
+                                .inverse_penalty = r->inverse_penalty,
+                                .scale = r->scale,
+                                .top_k = r->top_k,
+                                .top_p = r->top_p,
+                                .min_p = r->min_p,
+                                .random_low = (uint32_t)r->random,
+                                .random_high = (uint32_t)(r->random >> 32)};
 }
 
 static bool is_greedy(const struct sample_call *call)
