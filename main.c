@@ -124,7 +124,11 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     if (o->help)
         return verbs_help(o, out, e);
     const char *model = o->verb != VERB_CONVERT ? o->model : o->dst ? o->src : NULL;
-    if (model && which_model_check(model, e))
+    bool plans = o->verb == VERB_INSPECT || o->verb == VERB_PLAN;
+    if (model && which_model_check(model, plans, e))
+        return (int)e->code;
+    /* A word after `run` may be the name of a model of Ollama. */
+    if (model && o->foreign.takes_operands && which_model_require(model, e))
         return (int)e->code;
     bool evaluates = o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_SERVE ||
                      o->verb == VERB_BENCH || o->verb == VERB_PERPLEXITY;

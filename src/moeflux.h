@@ -498,20 +498,22 @@ struct moeflux_sampler_options {
     float presence_penalty, frequency_penalty;
     float typical_p;   /* keep the most typical tokens whose probabilities sum to more than this; 0, 1: all */
     float top_n_sigma; /* drop logits more than so many deviations below the best; 0 or less: off */
-    uint32_t min_keep; /* the options that drop tokens leave at least so many */
-    /* How often, 0 to 1, the tokens with at least the threshold are dropped, except the least likely one. */
+    uint32_t min_keep; /* the least number of tokens that typical_p, top_p, min_p and XTC leave */
+    /* XTC acts with this probability: of the tokens whose probability is at least the threshold, it drops all
+     * except the least likely one. */
     float xtc_probability, xtc_threshold;
-    /* A token that would continue a repetition of earlier tokens loses multiplier * base ^ (length of the
-     * repetition - allowed_length), if that is long enough. multiplier 0: off. */
+    /* DRY: a token that would continue a repetition of n >= allowed_length earlier tokens loses
+     * multiplier * base^(n - allowed_length) of its logit. multiplier 0: off. */
     float dry_multiplier, dry_base;
     uint32_t dry_allowed_length;
     uint32_t dry_penalty_last_n; /* number of last tokens that are searched; at most 2^20 */
-    /* Texts that end a repetition, 1 to 40 bytes each; at most 15. They need the tokenizer. */
+    /* Texts that end a repetition, 1 to 40 bytes each; at most 15. With a dry_multiplier above 0 they need
+     * the tokenizer. */
     const char *const *dry_sequence_breakers;
     uint32_t n_dry_sequence_breakers;
 };
-/* Returns temperature 1, all else off, seed 0; xtc_threshold 0.1, dry_base 1.75, dry_allowed_length 2 and
- * dry_penalty_last_n 64. */
+/* Returns temperature 1, all else off, seed 0; xtc_threshold 0.1, dry_base 1.75, dry_allowed_length 2,
+ * dry_penalty_last_n 64, and the program's dry_sequence_breakers: a newline, ":", "\"" and "*". */
 struct moeflux_sampler_options moeflux_sampler_defaults(void);
 
 /* Creates a sampler. It is deterministic: the same options and logits give the same ids. n_ids: the number of
@@ -527,9 +529,10 @@ void moeflux_sampler_begin_answer(struct moeflux_sampler *s);
 /* Forgets the accepted tokens and restarts the random sequence from the seed. */
 void moeflux_sampler_reset(struct moeflux_sampler *s);
 /* Restricts the choice to a set of ids, such as a grammar's: bit i % 64 of word i / 64, [n_ids / 64, rounded
- * up]; NULL: all ids. Copied. */
+ * up]; NULL: all ids. Copied. With an empty set, moeflux_sampler_pick fails with _USAGE. */
 void moeflux_sampler_restrict(struct moeflux_sampler *s, const uint64_t *ids);
-/* Returns the next token's id. Never allocates. Errors: _DEVICE (a logit that could be chosen is NaN). */
+/* Returns the next token's id. Never allocates. Errors: _USAGE (no token is allowed), _DEVICE (a logit that
+ * could be chosen is NaN). */
 int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e);
 
 /* Appends the token `id` and chooses the next one, *next. Gives the results of moeflux_session_eval,

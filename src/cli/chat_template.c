@@ -1,6 +1,7 @@
 #include "cli/chat_template.h"
 
 #include <jansson.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,19 +11,59 @@
 #include "base/mem.h"
 #include "cli/options/options.h"
 #include "generate/generator.h"
+#include "text/jinja/jinja.h"
 #include "text/tokenizer/tokenizer.h"
 
 #define MAX_BYTES ((size_t)1 << 20)
 
 /* A text with a tag of Jinja is a template: no file's name has one. */
-static int read_text(struct chat_template *c, const char *file, struct moeflux_err *e)
+static bool is_text(const char *file)
+{
+    return strstr(file, "{{") || strstr(file, "{%");
+}
+
+/* Users of llama.cpp name one of its templates. */
+static const char *hint_for(const char *file)
+{
+    bool is_name = !strpbrk(file, "/.") && !file_exists(file);
+    return is_name ? " (there are no built-in templates: without the flag the model's own is used; with it, "
+                     "expected "
+                     "a Jinja file)"
+                   : "";
+}
+
+static int read_file(struct chat_template *c, const char *file, struct moeflux_err *e)
 {
     struct moeflux_err why;
     size_t len;
-    if (strstr(file, "{{") || strstr(file, "{%"))
-        return (c->text = mem_text(file, e)) ? 0 : ERR_MEMORY;
     int rc = file_read_text(file, MAX_BYTES, &c->text, &len, &why);
-    return rc ? err_set(e, rc == ERR_MEMORY ? rc : ERR_USAGE, "--chat-template: %s", why.text) : 0;
+    return rc ? err_set(e, rc == ERR_MEMORY ? rc : ERR_USAGE, "--chat-template: %s%s", why.text,
+                        hint_for(file))
+              : 0;
+}
+
+/* Names the user's template in a message about "chat template". */
+static int name_template(const struct chat_template *c, int rc, const struct moeflux_err *why,
+                         struct moeflux_err *e)
+{
+    static const char subject[] = "chat template";
+    bool has_subject = strncmp(why->text, subject, sizeof subject - 1) == 0;
+    return err_set(e, rc, "--chat-template%s%.200s%s%s", c->file ? " " : "", c->file ? c->file : "",
+                   has_subject ? "" : ": ", why->text + (has_subject ? sizeof subject - 1 : 0));
+}
+
+/* Parses it, so that a fault is reported before a model is opened. */
+static int read_text(struct chat_template *c, const char *file, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    struct jinja *parsed = NULL;
+    c->file = is_text(file) ? NULL : file;
+    int rc = c->file ? read_file(c, file, e) : (c->text = mem_text(file, e)) ? 0 : ERR_MEMORY;
+    if (rc)
+        return rc;
+    rc = jinja_parse(&parsed, c->text, strlen(c->text), "chat template", &why);
+    jinja_free(parsed);
+    return rc ? name_template(c, rc, &why, e) : 0;
 }
 
 static int read_variables(struct chat_template *c, const char *text, struct moeflux_err *e)
@@ -57,7 +98,11 @@ int chat_template_use(struct chat_template *c, struct generator *s, struct moefl
         return 0;
     if (!s->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --chat-template needs", s->dir);
+    struct moeflux_err why = {0};
+    bool is_new = c->text != NULL;
     tokenizer_set_template(s->tokenizer, c->text, c->variables);
-    *c = (struct chat_template){0};
-    return 0;
+    c->text = NULL;
+    c->variables = NULL;
+    int rc = is_new ? generator_use_chat(s, (struct chat_reasoning){0}, "--chat-template", &why) : 0;
+    return rc ? name_template(c, rc, &why, e) : 0;
 }

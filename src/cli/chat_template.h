@@ -9,7 +9,8 @@ struct moeflux_err;
 struct options;
 
 struct chat_template {
-    char *text;               /* NULL: not given */
+    const char *file;         /* borrowed; NULL: the option is the text itself */
+    char *text;               /* NULL: not given, or the tokenizer has it */
     struct json_t *variables; /* an object; NULL: not given */
 };
 
@@ -18,7 +19,8 @@ struct chat_template {
 int chat_template_read(struct chat_template *c, const struct options *o, struct moeflux_err *e);
 void chat_template_free(struct chat_template *c);
 
-/* Gives them to the opened model's tokenizer. ERR_USAGE: it has none. */
+/* Gives them to the opened model's tokenizer, and tries the template. ERR_USAGE: there is no tokenizer;
+ * errors of generator_use_chat, whose message names the template's file. */
 int chat_template_use(struct chat_template *c, struct generator *s, struct moeflux_err *e);
 
 #endif

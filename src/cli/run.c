@@ -129,12 +129,11 @@ static int encode(struct run *r, struct moeflux_err *e)
     if (o->raw) {
         rc = generator_encode(&r->generator, str_text(text), text->len, SPECIALS_AS_TOKENS, tokens,
                               &n_replaced, e);
-        run_tell_replaced(o, n_replaced);
-        return rc;
+    } else {
+        rc = encode_messages(r, str_text(text), text->len, &n_replaced, e);
     }
-    rc = encode_messages(r, str_text(text), text->len, &n_replaced, e);
     run_tell_replaced(o, n_replaced);
-    return rc;
+    return rc ? rc : generator_check_ids(&r->generator, tokens, e);
 }
 
 static int check_length(const struct run *r, struct moeflux_err *e)

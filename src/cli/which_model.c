@@ -29,11 +29,13 @@ static bool begins_with(int fd, const char *beginning)
            memcmp(start, beginning, n) == 0;
 }
 
-static int check_file(const char *path, struct moeflux_err *e)
+/* A configuration alone is enough to plan with. */
+static int check_file(const char *path, bool takes_config, struct moeflux_err *e)
 {
     char *parent = file_parent(path, NULL);
+    bool is_part = ends_with(path, ".safetensors") || (ends_with(path, ".json") && !takes_config);
     int rc = 0;
-    if (parent && !gguf_is_file(path) && ends_with(path, ".safetensors"))
+    if (parent && !gguf_is_file(path) && is_part)
         rc = err_set(e, ERR_FORMAT, "%s: a file of a model: name its directory, %s", path, parent);
     free(parent);
     return rc;
@@ -135,32 +137,48 @@ static int check_dir(const char *path, struct moeflux_err *e)
         path);
 }
 
-int which_model_check(const char *path, struct moeflux_err *e)
+int which_model_check(const char *path, bool takes_config, struct moeflux_err *e)
 {
     if (file_is_dir(path))
         return check_dir(path, e);
-    if (file_exists(path))
-        return check_file(path, e);
-    return 0;
+    return file_exists(path) ? check_file(path, takes_config, e) : 0;
 }
 
-int which_model_refuse_word(const char *word, struct moeflux_err *e)
+int which_model_require(const char *path, struct moeflux_err *e)
 {
-    static const char *const verbs[] = {"convert", "inspect", "serve"};
+    if (file_exists(path))
+        return 0;
+    return err_set(e, ERR_IO,
+                   "%s: No such file or directory (a model is a directory, a GGUF file, or the ORG/NAME that "
+                   "\"moeflux get ORG/NAME\" has fetched)",
+                   path);
+}
+
+int which_model_refuse_word(const char *word, bool is_first, struct moeflux_err *e)
+{
+    static const char *const verbs[] = {"convert", "inspect", "serve", "get", "completion"};
+    const size_t n = sizeof verbs / sizeof *verbs;
     struct closest closest = closest_begin(word);
     struct moeflux_err why;
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(word, verbs[i]) == 0)
+            return err_set(e, ERR_USAGE, "%s: the command goes first: moeflux %s ...", word, word);
+    if (strpbrk(word, " \t\n"))
+        return err_set(e, ERR_USAGE, "unexpected argument \"%.60s\": a prompt goes after -p", word);
+    if (!is_first)
+        return err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", word);
     if (file_is_dir(word))
         return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a model's directory goes after -m (-m %s)",
                        word, word);
     if (gguf_is_file(word))
         return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a GGUF file goes after -m (-m %s)", word,
                        word);
-    if (which_model_check(word, &why))
+    if (which_model_check(word, false, &why))
         return err_set(e, ERR_USAGE, "%s", why.text);
     if (hub_is_name(word) && !ends_with(word, ".gguf"))
         return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a repository's name goes after -m (-m %s)",
                        word, word);
-    for (size_t i = 0; i < sizeof verbs / sizeof *verbs; i++)
+    for (size_t i = 0; i < n; i++)
         closest_try(&closest, verbs[i], strlen(verbs[i]));
     if (closest.best)
         return err_set(e, ERR_USAGE, "unexpected argument \"%s\": did you mean %s?", word, closest.best);

@@ -87,6 +87,7 @@ const char *moeflux_tokenizer_chat_template(const struct moeflux_tokenizer *t)
 
 struct moeflux_sampler_options moeflux_sampler_defaults(void)
 {
+    static const char *const breakers[SAMPLER_N_BREAKERS] = SAMPLER_BREAKERS;
     return (struct moeflux_sampler_options){.temperature = 1,
                                             .top_p = 1,
                                             .repeat_penalty = 1,
@@ -94,7 +95,9 @@ struct moeflux_sampler_options moeflux_sampler_defaults(void)
                                             .xtc_threshold = 0.1f,
                                             .dry_base = 1.75f,
                                             .dry_allowed_length = 2,
-                                            .dry_penalty_last_n = 64};
+                                            .dry_penalty_last_n = 64,
+                                            .dry_sequence_breakers = breakers,
+                                            .n_dry_sequence_breakers = SAMPLER_N_BREAKERS};
 }
 
 /* Returns a bitmap of the ids that have a token. */
@@ -114,12 +117,19 @@ static int take_breakers(const struct moeflux_sampler_options *o, const struct m
     if (o->n_dry_sequence_breakers > TEXTS_MAX)
         return err_set(e, ERR_USAGE, "dry_sequence_breakers: %u texts, expected at most %d",
                        o->n_dry_sequence_breakers, TEXTS_MAX);
-    if (o->n_dry_sequence_breakers && !t)
-        return err_set(e, ERR_USAGE, "dry_sequence_breakers need a tokenizer");
+    if (o->n_dry_sequence_breakers && o->dry_multiplier > 0 && !t)
+        return err_set(e, ERR_USAGE,
+                       "dry_sequence_breakers: %u texts, which need a tokenizer (without one: n 0)",
+                       o->n_dry_sequence_breakers);
+    if (o->n_dry_sequence_breakers && !o->dry_sequence_breakers)
+        return err_set(e, ERR_USAGE, "dry_sequence_breakers: NULL, expected %u texts",
+                       o->n_dry_sequence_breakers);
     for (out->n = 0; out->n < o->n_dry_sequence_breakers; out->n++) {
-        out->values[out->n] = o->dry_sequence_breakers[out->n];
-        if (!*out->values[out->n])
-            return err_set(e, ERR_USAGE, "dry_sequence_breakers: an empty text");
+        const char *text = o->dry_sequence_breakers[out->n];
+        if (!text || !*text)
+            return err_set(e, ERR_USAGE, "dry_sequence_breakers[%u]: %s, expected 1 to %d bytes", out->n,
+                           text ? "an empty text" : "NULL", SAMPLER_MAX_BREAKER);
+        out->values[out->n] = text;
     }
     return 0;
 }

@@ -141,6 +141,15 @@ int generator_encode(const struct generator *s, const char *text, size_t len, en
     return rc;
 }
 
+int generator_check_ids(const struct generator *s, const struct token_list *ids, struct moeflux_err *e)
+{
+    for (size_t i = 0; i < ids->n; i++)
+        if ((uint32_t)ids->ids[i] >= s->info.vocab_size)
+            return err_set(e, ERR_FORMAT, "%s is another model's: it makes token %d, expected 0 to %u",
+                           s->info.tokenizer_path, ids->ids[i], s->info.vocab_size - 1);
+    return 0;
+}
+
 /* Returns the bitmap of ids that may be sampled: padded vocabularies have rows without a token. */
 static uint8_t *allowed_ids(const struct generator *s, struct moeflux_err *e)
 {
@@ -163,12 +172,11 @@ int generator_draw_seed(uint64_t *seed, struct moeflux_err *e)
 int generator_new_sampler(struct generator *s, const struct sampler_options *o, const int32_t *ids, size_t n,
                           struct moeflux_err *e)
 {
-    struct sampler_breakers breakers;
     struct sampler_options own = *o;
-    int rc = breakers_make(s->tokenizer, o, &breakers, e);
-    own.breakers = &breakers;
+    int rc = sampler_check(o, e);
+    if (!rc)
+        rc = breakers_cache_get(&s->breakers, s->tokenizer, o, &own.breakers, e);
     struct sampler *fresh = rc ? NULL : sampler_new(&own, s->info.vocab_size, s->allowed, e);
-    breakers_free(&breakers);
     if (!fresh)
         return rc ? rc : (int)e->code;
     sampler_free(s->sampler);
@@ -212,6 +220,7 @@ void generator_share(struct generator *s, const struct generator *of, uint32_t c
     s->chat = (struct chat){0};
     s->has_chat = false;
     s->constrain = NULL;
+    s->breakers = (struct breakers_cache){0};
     s->sequence = NULL;
     s->sampler = NULL;
     s->logits = NULL;
@@ -222,6 +231,7 @@ void generator_unshare(struct generator *s)
     constrain_free(s->constrain);
     free(s->logits);
     sampler_free(s->sampler);
+    breakers_cache_free(&s->breakers);
     chat_free(&s->chat);
     *s = (struct generator){0};
 }
@@ -291,6 +301,7 @@ void generator_close(struct generator *s)
     free(s->logits);
     free(s->allowed);
     sampler_free(s->sampler);
+    breakers_cache_free(&s->breakers);
     moeflux_session_free(s->sequence);
     chat_free(&s->chat);
     tokenizer_free(s->tokenizer);

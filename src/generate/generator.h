@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/breakers.h"
 #include "moeflux.h"
 #include "text/chat/chat.h"
 #include "sample/sampler.h"
@@ -34,11 +35,12 @@ struct generator {
     struct chat chat;
     struct moeflux_session *sequence; /* NULL until generator_start */
     struct sampler *sampler;
-    struct constrain *constrain; /* NULL until an answer must fit a grammar */
-    uint8_t *allowed;            /* bitmap of the ids that may be sampled; NULL: all */
-    float *logits;               /* [vocab_size], after the last token of generator_eval */
-    uint32_t max_context;        /* tokens */
-    uint64_t most_prompt_bytes;  /* a longer text has more than max_context tokens; 0: not known */
+    struct breakers_cache breakers; /* the sampler's, if DRY is on */
+    struct constrain *constrain;    /* NULL until an answer must fit a grammar */
+    uint8_t *allowed;               /* bitmap of the ids that may be sampled; NULL: all */
+    float *logits;                  /* [vocab_size], after the last token of generator_eval */
+    uint32_t max_context;           /* tokens */
+    uint64_t most_prompt_bytes;     /* a longer text has more than max_context tokens; 0: not known */
     uint64_t seed;
     uint64_t load_ns;
     struct generator_evaluator evaluator; /* zeroed: the generator evaluates single tokens itself */
@@ -76,6 +78,10 @@ int generator_use_chat(struct generator *s, struct chat_reasoning reasoning, con
 int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
                      struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
 
+/* Checks ids that the tokenizer has made. ERR_FORMAT: the model has no such token, so the tokenizer is
+ * another model's. */
+int generator_check_ids(const struct generator *s, const struct token_list *ids, struct moeflux_err *e);
+
 /* Prepares what every sequence needs: the context in tokens (0: the smaller of the model's maximum and
  * GENERATOR_DEFAULT_CONTEXT), the ids that may be sampled, room for logits. ERR_USAGE: max_context is above
  * the model's maximum. ERR_MEMORY. */
@@ -86,9 +92,9 @@ int generator_start(struct generator *s, uint32_t max_context, const struct samp
                     struct moeflux_err *e);
 
 /* Makes another generator on the same model (copy 0) or one of its copies, for a concurrent request. It
- * shares all with `of`, which was prepared and must outlive it, except template, logits and sampler, which
- * are not set yet. Before an evaluation the caller sets logits [vocab_size] (malloc; freed with s) and a
- * sequence (which stays the caller's). */
+ * shares all with `of`, which was prepared and must outlive it, except template, logits, sampler and its
+ * breakers, which are not set yet. Before an evaluation the caller sets logits [vocab_size] (malloc; freed
+ * with s) and a sequence (which stays the caller's). */
 void generator_share(struct generator *s, const struct generator *of, uint32_t copy);
 /* Frees such a generator; a zeroed one is legal. */
 void generator_unshare(struct generator *s);

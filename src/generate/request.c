@@ -35,7 +35,7 @@ struct request_options request_defaults(void)
                 .dry_base = 1.75f,
                 .dry_allowed = 2,
                 .dry_last = 64,
-                .dry_breakers = {4, {"\n", ":", "\"", "*"}},
+                .dry_breakers = {SAMPLER_N_BREAKERS, SAMPLER_BREAKERS},
             },
     };
 }

@@ -194,5 +194,5 @@ int request_prompt_encode(struct request *r, struct generator *s, const char *wh
         return refuse_length(r, s, where, e);
     if (!rc && r->tokens.n == 0)
         rc = err_set(e, ERR_FORMAT, "%s: the prompt is empty", where);
-    return rc;
+    return rc ? rc : generator_check_ids(s, &r->tokens, e);
 }

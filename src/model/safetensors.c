@@ -146,15 +146,17 @@ static int open_mapped_files(struct safetensors *s, const char *dir, const char 
 {
     const char *name;
     json_t *value;
+    struct moeflux_err why = {0};
     json_object_foreach(map, name, value)
     {
         const char *file = json_string_value(value);
         if (!file || !*file || strchr(file, '/') || !strcmp(file, ".") || !strcmp(file, ".."))
             return err_set(e, ERR_FORMAT, "%s: tensor %s: expected the name of a file in the same directory",
                            index, name);
-        int rc = file_of(s, file) < s->n_files ? 0 : add_file(s, dir, file, e);
+        int rc = file_of(s, file) < s->n_files ? 0 : add_file(s, dir, file, &why);
         if (rc < 0)
-            return rc;
+            return err_set(e, rc, rc == ERR_IO ? "%s (%s has it: is the download complete?)" : "%s", why.text,
+                           base_name(index));
     }
     return 0;
 }

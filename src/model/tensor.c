@@ -144,7 +144,7 @@ static int place(struct tensor *t, const char *type, uint64_t expected, uint64_t
     if (!size_add(off, bytes, &end) || end > area_bytes)
         return err_set(e, ERR_FORMAT,
                        "%s: tensor %s: bytes %" PRIu64 " + %" PRIu64 " reach past the end (%" PRIu64
-                       " bytes)",
+                       " bytes): is the file cut off?",
                        where, t->name, off, bytes, area_bytes);
     t->off = off;
     t->bytes = bytes;

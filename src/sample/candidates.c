@@ -96,22 +96,21 @@ uint32_t candidates_min_p(struct candidate *c, uint32_t n, uint32_t least, uint3
     return kept;
 }
 
-/* A weight is 2^-e, so the surprise, -log2 of the probability, is e plus a number that is the same for
- * all: the distance from the entropy is that of e from its mean. The sums go by place, and each operation
- * is rounded once. */
+/* A weight is 2^-e, so the surprise, -log2 of the probability, is e plus a constant. Its distance from the
+ * entropy, the mean surprise, is |e - mean of e|. The sum of weight * e has up to 91 bits. */
 uint32_t candidates_typical(struct candidate *c, uint32_t n, float scale, uint32_t share, uint32_t keep)
 {
     uint32_t max = sample_bits(largest(c, n));
     uint64_t sum = candidates_sum(c, n);
-    double mean = 0;
+    unsigned __int128 total = 0;
     bool exact;
     for (uint32_t i = 0; i < n; i++) {
         c[i].key = sample_exponent(sample_bits(c[i].logit), max, scale);
-        mean += (double)c[i].weight * (double)c[i].key;
+        total += (unsigned __int128)c[i].weight * c[i].key;
     }
-    mean /= (double)sum;
+    uint32_t mean = (uint32_t)((total + sum / 2) / sum);
     for (uint32_t i = 0; i < n; i++)
-        c[i].key = UINT32_MAX - (uint32_t)fabs((double)c[i].key - mean);
+        c[i].key = UINT32_MAX - (c[i].key > mean ? c[i].key - mean : mean - c[i].key);
     return take_first(c, n, share_of(sum, share, &exact) + 1, keep);
 }
 

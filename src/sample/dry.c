@@ -1,7 +1,6 @@
 #include "sample/dry.h"
 
 #include <float.h>
-#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +12,13 @@
 #define WORD_BITS 64u
 
 struct dry {
-    float multiplier;
-    double base;
-    uint32_t allowed, most_growth; /* tokens; most_growth: a longer repetition has no larger penalty */
+    uint32_t allowed; /* tokens */
+    float *penalties; /* [last + 1] of repetitions that are so many tokens longer than `allowed` */
     uint32_t n_ids, n_words;
     int32_t *ring; /* [last] accepted tokens */
     uint32_t last, ring_at, n_held;
     int32_t *text;                  /* [last] the accepted tokens, the newest first */
-    uint32_t *same;                 /* [last] [k]: how far text[k..] is the same as text[0..] */
+    uint32_t *same;                 /* [last] [k]: length of the common prefix of text + k and text */
     uint64_t *found;                /* [n_words] ids that continue a repetition */
     uint32_t *longest;              /* [n_ids] length of the repetition that an id of `found` continues */
     uint64_t *single;               /* [n_words] ids that contain a breaker */
@@ -52,22 +50,29 @@ static void take_breakers(struct dry *d, const struct sampler_breakers *b)
     }
 }
 
+/* Multiplies step by step: a library's pow() would make the bits depend on the library. */
+static void fill_penalties(struct dry *d, double multiplier, double base)
+{
+    double penalty = multiplier;
+    for (uint32_t i = 0; i <= d->last; i++) {
+        d->penalties[i] = penalty < (double)FLT_MAX ? (float)penalty : FLT_MAX;
+        penalty *= base;
+    }
+}
+
 struct dry *dry_new(const struct sampler_options *o, uint32_t n_ids, struct moeflux_err *e)
 {
     struct dry *d = mem_new(1, sizeof *d, e);
     if (!d)
         return NULL;
-    d->multiplier = o->dry_multiplier;
-    d->base = (double)o->dry_base;
     d->allowed = o->dry_allowed;
-    /* A float holds base ^ most_growth. */
-    d->most_growth = d->base > 1.000001 ? (uint32_t)(log((double)FLT_MAX) / log(d->base)) : UINT32_MAX;
     d->n_ids = n_ids;
     d->n_words = div_up(n_ids, WORD_BITS);
     d->last = o->dry_last;
     if (!(d->ring = mem_new(d->last, sizeof *d->ring, e)) ||
         !(d->text = mem_new(d->last, sizeof *d->text, e)) ||
         !(d->same = mem_new(d->last, sizeof *d->same, e)) ||
+        !(d->penalties = mem_new((uint64_t)d->last + 1, sizeof *d->penalties, e)) ||
         !(d->found = mem_new(d->n_words, sizeof *d->found, e)) ||
         !(d->longest = mem_new(n_ids, sizeof *d->longest, e)) ||
         !(d->single = mem_new(d->n_words, sizeof *d->single, e)) ||
@@ -76,6 +81,7 @@ struct dry *dry_new(const struct sampler_options *o, uint32_t n_ids, struct moef
         dry_free(d);
         return NULL;
     }
+    fill_penalties(d, (double)o->dry_multiplier, (double)o->dry_base);
     take_breakers(d, o->breakers);
     return d;
 }
@@ -87,6 +93,7 @@ void dry_free(struct dry *d)
     free(d->ring);
     free(d->text);
     free(d->same);
+    free(d->penalties);
     free(d->found);
     free(d->longest);
     free(d->single);
@@ -108,7 +115,7 @@ void dry_reset(struct dry *d)
     memset(d->found, 0, d->n_words * sizeof *d->found);
 }
 
-/* Returns whether text[at] is the head of the breaker, which ends before the text does. */
+/* Returns whether the breaker's tokens are text[at], text[at - 1], ..., which go forward in time. */
 static bool is_breaker(const struct dry *d, const struct sampler_breaker *b, uint32_t at)
 {
     if (b->head != d->text[at] || b->n_tail > at)
@@ -119,8 +126,9 @@ static bool is_breaker(const struct dry *d, const struct sampler_breaker *b, uin
     return true;
 }
 
-/* Returns how many tokens have been accepted since the last breaker. If several begin with one token, the
- * longest counts. */
+/* Returns how many tokens were accepted after the last breaker; n: there is none. If several breakers have
+ * their head at one place, the longest counts. text[at] is a breaker's head and its tail ends at
+ * text[at - n_tail], so the tokens after it are text[0] to text[at - n_tail - 1]. */
 static uint32_t since_breaker(const struct dry *d, uint32_t n)
 {
     for (uint32_t at = 0; at < n; at++) {
@@ -135,8 +143,8 @@ static uint32_t since_breaker(const struct dry *d, uint32_t n)
     return n;
 }
 
-/* Fills `same` for 1 to n - 1: the Z function of the text, in O(n). [from, to) is the part of it that reaches
- * furthest and is the same as the beginning. */
+/* Fills same[1] to same[n - 1], the Z function of the text, in O(n). [from, to): of the parts found so far
+ * that equal the text's beginning, the one that ends last. */
 static void compare(struct dry *d, uint32_t n)
 {
     uint32_t from = 0, to = 0;
@@ -179,7 +187,5 @@ const uint64_t *dry_find(struct dry *d)
 
 float dry_penalty(const struct dry *d, uint32_t id)
 {
-    uint32_t growth = d->longest[id] - d->allowed;
-    double grown = pow(d->base, growth < d->most_growth ? growth : d->most_growth);
-    return (float)fmin((double)d->multiplier * grown, (double)FLT_MAX);
+    return d->penalties[d->longest[id] - d->allowed];
 }

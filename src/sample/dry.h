@@ -1,5 +1,5 @@
-/* dry.h - finds the ids that would continue a repetition of earlier text ("don't repeat yourself"): if the
- * last tokens stood somewhere before, the token that came after them there gets a penalty. */
+/* dry.h - the DRY sampler ("don't repeat yourself"): finds the ids that would continue a repetition. If the
+ * last tokens of the text occur earlier in it, the token that followed them there gets a penalty. */
 #ifndef MOEFLUX_SAMPLE_DRY_H
 #define MOEFLUX_SAMPLE_DRY_H
 

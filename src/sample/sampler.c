@@ -202,6 +202,14 @@ bool sampler_can_pick(const struct sampler *s)
     return w < s->n_words;
 }
 
+int sampler_check_mask(const struct sampler *s, struct moeflux_err *e)
+{
+    return sampler_can_pick(s)
+               ? 0
+               : err_set(e, ERR_USAGE, "none of the %u tokens may be chosen: the set of allowed ids is empty",
+                         s->n_ids);
+}
+
 struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, const uint8_t *allowed,
                             struct moeflux_err *e)
 {
@@ -473,7 +481,8 @@ static struct candidate last_of_top(struct sampler *s, uint32_t k)
     return n == k ? heap[0] : (struct candidate){.logit = -INFINITY, .id = s->n_ids};
 }
 
-/* Returns the least logit that n-sigma keeps. Blocked ids do not count. */
+/* Returns the least logit that top-n-sigma keeps. Blocked ids do not count. The sums are of doubles, by
+ * ascending id: their bits depend on this order. */
 static float least_of_sigma(const struct sampler *s, float max)
 {
     double sum = 0, squares = 0, n = 0;
@@ -539,14 +548,15 @@ static uint32_t filter(struct sampler *s, uint32_t n, const struct sampler_rule 
     return candidates_min_p(s->candidates, n, r->min_p, s->options.min_keep);
 }
 
-/* Whether XTC drops tokens now. Its number is made from the pick's, so that a pick still takes one. */
+/* Whether XTC acts on this pick. Its random number is derived from the pick's, so that each pick takes one
+ * number of the sequence, with XTC or without. */
 static bool draws_xtc(const struct sampler *s, uint64_t random)
 {
     return s->xtc && (double)random_of(random, 1) * 0x1p-64 <= (double)s->options.xtc_probability;
 }
 
-/* Filters by typical-p and XTC too, which take probabilities without the temperature. The weights are made
- * again for each rule, so that the best candidate that is left has the largest one. */
+/* Filters by typical-p and XTC too, which compute probabilities at temperature 1. The weights are computed
+ * again before each rule: the best candidate that is left gets the largest weight. */
 static uint32_t filter_typical(struct sampler *s, uint32_t n, const struct sampler_rule *r)
 {
     struct candidate *c = s->candidates;
@@ -595,6 +605,8 @@ void sampler_skip(struct sampler *s)
 int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e)
 {
     const struct sampler_rule r = sampler_next_rule(s, 0);
+    if (sampler_check_mask(s, e))
+        return ERR_USAGE;
     int32_t best = take_logits(s, logits, e);
     if (best < 0)
         return best;

@@ -1,7 +1,9 @@
 /* sampler.h - chooses the next token id from logits.
  *
- * Deterministic: the same seed, options and logits give the same ids, on the host and on a device
- * (ops/sample/sample.h), because weights and their sums are integers (kernels/sample/weight.h). */
+ * Deterministic: the same seed, options and logits give the same ids on every machine, on the host and on a
+ * device (ops/sample/sample.h). Weights and their sums are integers (kernels/sample/weight.h). What is
+ * computed in floating point goes by ascending id and uses only operations that IEEE 754 rounds correctly:
+ * penalties, biases, and mean and deviation of top-n-sigma, in double. */
 #ifndef MOEFLUX_SAMPLE_SAMPLER_H
 #define MOEFLUX_SAMPLE_SAMPLER_H
 
@@ -21,12 +23,20 @@ struct sampler_bias {
     float value;
 };
 
-/* Tokens that end a repetition: a token that contains a text, or one that ends with its beginning, and those
- * of the rest. */
+/* The texts of dry_breakers that everybody gets without naming any. */
+#define SAMPLER_N_BREAKERS 4
+#define SAMPLER_BREAKERS                                                                                     \
+    {                                                                                                        \
+        "\n", ":", "\"", "*"                                                                                 \
+    }
+
+/* A sequence of tokens that ends a repetition: DRY's sequence breaker as tokens. Either one token that
+ * contains the text, or a head, a token whose last bytes are the text's first, and the tokens of the text's
+ * rest. */
 struct sampler_breaker {
     int32_t head;
-    uint32_t n_tail;
-    int32_t tail[SAMPLER_MAX_TAIL];
+    uint32_t n_tail;                /* 0: the head contains the whole text */
+    int32_t tail[SAMPLER_MAX_TAIL]; /* tokens of the rest, in their order */
 };
 struct sampler_breakers {
     struct sampler_breaker *all; /* [n] */
@@ -40,21 +50,20 @@ struct sampler_options {
     float min_p;       /* drop ids below min_p times the largest probability; 0: none */
     float typical_p;   /* keep the most typical ids whose probabilities sum to more than this; 1 or 0: all */
     float top_n_sigma; /* drop logits more than so many deviations below the best; 0 or less: none */
-    uint32_t min_keep; /* top-p, min-p, typical-p and XTC leave at least so many ids */
-    /* sampler_pick says what XTC does; probability 0 or threshold above 0.5: off */
+    uint32_t min_keep; /* the least number of ids that typical-p, top-p, min-p and XTC leave */
+    /* See sampler_pick. Probability 0 or a threshold above 0.5: off. */
     float xtc_probability, xtc_threshold;
     float repeat_penalty; /* positive logits are divided by it, others multiplied; 1: off */
     uint32_t repeat_last; /* last tokens to which repeat_penalty applies; at most SAMPLER_MAX_REPEAT_LAST */
     /* Subtracted from the logits of the answer's tokens: once; for each occurrence. -2 to 2; 0: off. */
     float presence_penalty, frequency_penalty;
-    /* Subtracted from the logit of an id that would continue a repetition: multiplier * base ^ (tokens that
-     * are repeated - allowed), if that is not negative. The last dry_last tokens are searched. multiplier 0
-     * or last 0: off. */
+    /* DRY. An id that would continue a repetition of n >= dry_allowed tokens within the last dry_last tokens
+     * loses multiplier * base^(n - allowed) of its logit. multiplier 0 or last 0: off. */
     float dry_multiplier, dry_base;
     uint32_t dry_allowed, dry_last;
-    /* texts of up to SAMPLER_MAX_BREAKER bytes, of which the caller makes `breakers` */
+    /* sequence breakers, each at most SAMPLER_MAX_BREAKER bytes; the caller makes `breakers` from them */
     struct texts dry_breakers;
-    const struct sampler_breakers *breakers; /* no repetition goes past them; copied; NULL: none */
+    const struct sampler_breakers *breakers; /* a repetition ends there; copied; NULL: none */
     const struct sampler_bias *bias;         /* [n_bias] added to the logits of distinct ids; copied */
     uint32_t n_bias;
     uint64_t seed;
@@ -102,18 +111,22 @@ void sampler_reset(struct sampler *s);
 
 /* Returns whether there is an id that is not blocked. */
 bool sampler_can_pick(const struct sampler *s);
+/* ERR_USAGE with sampler_pick's message if there is none. */
+int sampler_check_mask(const struct sampler *s, struct moeflux_err *e);
 
 /* Chooses an id. Order: repeat penalty (once for each distinct token), presence and frequency penalty, DRY,
- * bias, n-sigma, top-k, typical-p, temperature, softmax, top-p, min-p, XTC, draw. typical-p and XTC take the
- * probabilities that their ids have without the temperature.
+ * bias, n-sigma, top-k, typical-p, temperature, softmax, top-p, min-p, XTC, draw. typical-p and XTC compute
+ * probabilities at temperature 1.
  *
- * XTC: with xtc_probability, of the ids that have at least xtc_threshold all but the least likely are
- * dropped. Whether it does is decided by a number that is made from the pick's own random number, so it
- * depends on seed and position alone. Without ids to drop, or with fewer than min_keep left, nothing happens.
+ * XTC acts on a pick with the probability xtc_probability: of the ids with a probability of at least
+ * xtc_threshold, it drops all except the least likely one. It drops none if fewer than min_keep ids would be
+ * left. Whether it acts is derived from the pick's random number, so it depends only on the seed and on the
+ * number of the pick.
  *
  * Of equal logits the lowest id comes first. Never chooses a logit of -infinity, nor an id with less than
- * 2^-32 of the largest probability. Never allocates. Returns the id, or ERR_DEVICE: the logit of an allowed
- * id is NaN or +infinity (the message names the id), or all of them are -infinity. */
+ * 2^-32 of the largest probability. Never allocates. Returns the id; ERR_USAGE: the mask allows no id;
+ * ERR_DEVICE: the logit of an allowed id is NaN or +infinity (the message names the id), or all of them are
+ * -infinity. */
 int32_t sampler_pick(struct sampler *s, const float *logits, struct moeflux_err *e);
 
 /* --- sampling on a device (ops/sample/sample.h): of the next token or of the one after it --- */

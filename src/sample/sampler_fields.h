@@ -26,7 +26,7 @@
     REAL(top_n_sigma, "top_n_sigma", "top-n-sigma,top-nsigma", "X", -1, 100,                                 \
          "drop logits X deviations below the best (-1: off)")                                                \
     WHOLE(min_keep, "min_keep", "min-keep", "N", 0, 1 << 30, 0,                                              \
-          "what top-p, min-p and the like leave at least (0)")                                               \
+          "the fewest tokens that top-p, min-p, .. leave (0)")                                               \
     REAL(xtc_probability, "xtc_probability", "xtc-probability", "P", 0, 1,                                   \
          "how often XTC drops the likeliest tokens (0: off)")                                                \
     REAL(xtc_threshold, "xtc_threshold", "xtc-threshold", "P", 0, 1,                                         \
@@ -40,10 +40,10 @@
     REAL(frequency_penalty, "frequency_penalty", "frequency-penalty", "X", -2, 2,                            \
          "likewise, for each occurrence (0: off)")                                                           \
     REAL(dry_multiplier, "dry_multiplier", "dry-multiplier", "X", 0, 100,                                    \
-         "make going on with a repetition less likely (0: off)")                                             \
+         "DRY: make continued repetitions less likely (0: off)")                                             \
     REAL(dry_base, "dry_base", "dry-base", "X", 1, 100, "DRY: growth by each repeated token (1.75)")         \
     WHOLE(dry_allowed, "dry_allowed_length", "dry-allowed-length", "N", 0, SAMPLER_MAX_REPEAT_LAST,          \
-          SAMPLER_MAX_REPEAT_LAST, "DRY: repeated tokens without a penalty (2)")                             \
+          SAMPLER_MAX_REPEAT_LAST, "DRY: least length of a repetition (2)")                                  \
     WHOLE(dry_last, "dry_penalty_last_n", "dry-penalty-last-n", "N", 0, SAMPLER_MAX_REPEAT_LAST,             \
           SAMPLER_MAX_REPEAT_LAST, "DRY: last tokens that are searched (64)")                                \
     LIST(dry_breakers, "dry_sequence_breakers", "dry-sequence-breakers", "TEXT",                             \

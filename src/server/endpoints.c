@@ -55,6 +55,16 @@ static int refuse_kind(struct http_request *req)
     return http_request_refuse(req);
 }
 
+/* Refuses the APIs of Ollama and llama.cpp that OpenAI's replaces. */
+static int refuse_api(struct http_request *req)
+{
+    refusal_set(
+        &req->refusal, 404, NULL, "unsupported_endpoint",
+        "%s is not supported: this server speaks OpenAI's API, /v1/chat/completions and /v1/completions",
+        req->url);
+    return http_request_refuse(req);
+}
+
 /* ---- the table ---- */
 
 static const struct endpoint all[] = {
@@ -78,6 +88,9 @@ static const struct endpoint all[] = {
     {"POST", "/embeddings", false, refuse_kind, NULL},
     {"POST", "/rerank", false, refuse_kind, NULL},
     {"POST", "/infill", false, refuse_kind, NULL},
+    {"POST", "/completion", false, refuse_api, NULL},
+    {"POST", "/api/", false, refuse_api, NULL},
+    {"GET", "/api/", false, refuse_api, NULL},
 };
 
 /* Returns a path without "/v1" in front. */

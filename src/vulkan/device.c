@@ -304,6 +304,16 @@ bool gpu_is_preferred(const struct gpu_info *info)
            (strcmp(info->kind, "discrete") == 0 || strcmp(info->kind, "integrated") == 0);
 }
 
+static int refuse_name(const struct found *found, int n, const char *which, struct moeflux_err *e)
+{
+    char list[300] = "";
+    size_t at = 0;
+    for (int i = 0; i < n && at < sizeof list; i++)
+        at += (size_t)snprintf(list + at, sizeof list - at, "%d (%.40s), ", i, found[i].info.name);
+    return err_set(e, ERR_USAGE, "--device %s: no such device; expected auto, %sor cpu (see --list-devices)",
+                   which, list);
+}
+
 static int choose(const struct found *found, int n, const char *which, struct moeflux_err *e)
 {
     char *end;
@@ -318,8 +328,7 @@ static int choose(const struct found *found, int n, const char *which, struct mo
         if (*end && name_has(found[i].info.name, which))
             pick = i;
     if (pick < 0)
-        return err_set(e, ERR_USAGE,
-                       "--device %s: no such device among the %d there are (see --list-devices)", which, n);
+        return refuse_name(found, n, which, e);
     if (found[pick].info.missing[0])
         return err_set(e, ERR_DEVICE, "--device %s: %s lacks %s", which, found[pick].info.name,
                        found[pick].info.missing);

@@ -195,7 +195,16 @@ printf '{"id": 1, "prompt": "38?", "chat_template_kwargs": {"who": "What is 47 +
 run 0 "$MOEFLUX" -m tests/models/tiny --temp 0 -n 20 --chat-template "{{ who }}$plain" \
     --chat-template-kwargs '{"who": "no"}' --batch "$tmp/line"
 json_is 'j["prompt_tokens"], j["text"]' "$(cat "$tmp/both")"
-fails 2 '^moeflux: --chat-template: chatml: No such' -m tests/models/tiny --chat-template chatml -p x
+fails 2 '^moeflux: --chat-template: chatml: No such .*built-in' -m tests/models/tiny --chat-template chatml -p x
+printf '{%% if %%}' >"$tmp/bad.jinja"
+printf 'hi' >"$tmp/deaf.jinja"
+# A fault of the text is found before the model is looked at.
+fails 1 "^moeflux: --chat-template $tmp/bad.jinja:1:7: " -m /nonexistent --chat-template "$tmp/bad.jinja" -p x
+fails 1 '^moeflux: --chat-template:1:1: ' -m tests/models/tiny --chat-template '{{ x' -p x
+for more in '-p x' '--batch /dev/null' '--no-think -p x'; do
+    # shellcheck disable=SC2086
+    fails 1 "^moeflux: --chat-template $tmp/deaf.jinja: " -m tests/models/tiny --chat-template "$tmp/deaf.jinja" $more
+done
 fails 2 '^moeflux: --chat-template-kwargs: byte ' -m tests/models/tiny --chat-template-kwargs '{"a": ' -p x
 fails 2 '^moeflux: --chat-template-kwargs: .*object' -m tests/models/tiny --chat-template-kwargs '[]' -p x
 fails 2 '^moeflux: --chat-template .*--raw' -m tests/models/tiny --chat-template "$plain" --raw -p x

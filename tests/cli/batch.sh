@@ -215,6 +215,39 @@ fails 2 '--mix .*--batch .*--output' -m "$model" --mix -p x
 sed 's/, "settings": .*/}/' "$tmp/eight" >"$tmp/results"
 run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results" --min-p 0.1
 
+claim results_of_another_context_arithmetic_or_model_are_refused
+rm "$tmp/results"
+run 0 "$MOEFLUX" "$@" --batch "$tmp/first" -o "$tmp/results" -c 200
+cp "$tmp/results" "$tmp/one"
+results_are 'r[0]["settings"]["ctx_size"], len(r[0]["settings"]["fingerprint"])' '(200, 16)'
+while read -r name flags; do
+    # shellcheck disable=SC2086
+    run 2 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results" $flags
+    err_line "^moeflux: .*/results: line 1 .*$name"
+done <<'END'
+ctx_size -c 201
+ctx_size
+prompt_type.*"f32" -c 200 --prompt-type f32
+kv_type.*"f16" -c 200 --kv-type f16
+effort.*"none" -c 200 --effort none
+END
+# Another model, in the directory that had the first one.
+mv "$model" "$model.first"
+run 0 "$MOEFLUX" convert tests/models/tiny "$model"
+run 0 "$MOEFLUX" "$@" --batch "$tmp/first" -o "$tmp/results" -c 200
+rm -r "$model"
+run 0 "$MOEFLUX" convert tests/models/tiny "$model" --expert-bits 6
+run 2 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results" -c 200
+err_line '^moeflux: .*/results: line 1 .*fingerprint .*--mix'
+cmp -s "$tmp/results" "$tmp/one" || fault 'a refused run has changed the output'
+run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results" -c 200 --mix
+results_are 'len(r), len({x["settings"]["fingerprint"] for x in r})' '(8, 2)'
+# A file of two models, which --mix has made.
+run 2 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results" -c 200
+err_line '^moeflux: .*/results: line 2 .*line 1'
+rm -r "$model"
+mv "$model.first" "$model"
+
 claim errors_of_an_earlier_run_are_not_forgotten
 printf '{"prompt": "What is 1 + 1?"}\n{"prompt": 7}\n' >"$tmp/bad"
 rm "$tmp/results"

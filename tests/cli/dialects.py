@@ -471,9 +471,10 @@ def prompts_can_be_read():
 
 
 def other_kinds_of_models_are_refused_by_name():
-    for path in ['/v1/embeddings', '/rerank', '/v1/infill']:
+    for path in ['/v1/embeddings', '/rerank', '/v1/infill', '/api/chat', '/completion']:
         error = ask(path, 404)['error']
         assert path in error['message'] and error['code'] == 'unsupported_endpoint', error
+    send('GET', '/api/tags', status=404)
     send('POST', '/v1/', {}, status=404)
     send('GET', '/v1/messages', status=405)
 

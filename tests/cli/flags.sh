@@ -118,7 +118,7 @@ claim flags_say_whether_they_take_a_value
 fails 2 '--temp .*value' -m dir -p x --temp
 fails 2 '-p/--prompt.*value.*""' -m dir -p ''
 fails 2 '--prompt .*value' -m dir --prompt ''
-fails 2 '--json .*value' -m dir --json=yes
+fails 2 '--json: .*--json=full' -m dir --json=yes
 
 claim bad_numbers_are_refused_with_the_range
 for value in x '' 1x ' 1' 1.5 99999999999999999999 -2 0x10; do

@@ -125,7 +125,7 @@ json_is '"thinking" in j' False
 json_is 'isinstance(j["stats"], dict) and isinstance(j["device"], str) and isinstance(j["model"], str)' True
 run 0 "$MOEFLUX" "$@" -p "$sum" --json -n 1
 json_is '"stats" in j, "model" in j' '(False, True)'
-fails 2 '^moeflux: --json takes no value' "$@" -p "$sum" --json=some
+fails 2 '^moeflux: --json: .*--json=full' "$@" -p "$sum" --json=some
 
 claim the_stop_reason_is_length_or_context
 run 0 "$MOEFLUX" "$@" -p "$sum" --json=full -n 1

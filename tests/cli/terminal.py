@@ -205,7 +205,11 @@ def options_change_within_a_conversation(state):
     shown = t.ask('/set')
     for name, value in (('temp', '0'), ('top-k', '20'), ('dry-multiplier', '0'), ('predict', '40')):
         assert re.search(rf'(?m)^  {name} +{value}$', shown), (name, shown)
-    assert 'temp is 4 from now on' in t.ask('/set temp 4')
+    assert 'temp is 4 from now on' in t.ask('/set parameter temp 4')
+    for wrong, instead in (('/set system Be short.', '/system'), ('/set verbose', '/stats'),
+                           ('/image x.png', '/image')):
+        assert instead in t.ask(wrong), wrong
+    assert '/clear' in t.ask('/?')
     t.ask('/set top_k=0')
     assert re.search(r'top-k +0\n', t.ask('/set'))
     assert t.ask('/retry').split('\n')[0] != first
@@ -218,7 +222,36 @@ def options_change_within_a_conversation(state):
     assert re.search(r'temp +0\n', t.ask('/set')), 'a fault has changed something'
     t.ask('/set n 2')
     assert 'stopped at -n 2' in t.ask(story)
+    assert re.search(r'(?m)^  dry-sequence-breakers +"\\n", ":", "\\"", "\*"$', t.ask('/set'))
     assert 'is none from now on' in t.ask('/set dry-sequence-breakers none')
+    assert re.search(r'(?m)^  dry-sequence-breakers +none$', t.ask('/set'))
+    t.ask(r'/set dry-sequence-breakers \t')
+    assert re.search(r'(?m)^  dry-sequence-breakers +"\\t"$', t.ask('/set'))
+    t.type('/quit\r')
+    assert t.end() == 0
+
+
+def a_random_seed_is_drawn_for_each_answer(state):
+    t = Terminal(['--no-think', '-n', '12', '--temp', '4', '--top-k', '0', '--top-p', '1'], state)
+    t.wait_for_prompt()
+
+    def answers(seed, command):
+        t.ask('/set seed ' + seed)
+        t.ask('/clear')
+        texts = [t.ask('Tell me a story about an owl.')]
+        for _ in range(2):
+            if command == '/clear':
+                t.ask(command)
+            texts.append(t.ask('Tell me a story about an owl.' if command == '/clear' else command))
+        return [text.split('\n')[0] for text in texts]
+
+    same = answers('5', '/clear')
+    assert len(set(same)) == 1, same
+    for command in ('/clear', '/retry'):
+        drawn = answers('-1', command)
+        assert len({same[0], *drawn}) == 4, (command, same, drawn)
+        # The answers of a run do not follow from the seed before it.
+        assert answers('5', '/clear') == same and answers('-1', command)[1:] != drawn[1:]
     t.type('/quit\r')
     assert t.end() == 0
 
@@ -231,6 +264,9 @@ def thinking_is_switched_within_a_conversation(state):
     assert not t.ask('What is 47 + 38?').startswith(dim)
     assert 'thinking: on' in t.ask('/think on')
     assert t.ask('What is 47 + 38?').startswith(dim)
+    for word, means in (('/nothink', 'off'), ('/set think', 'on'), ('/set nothink', 'off'),
+                        ('/no_think', 'off')):
+        assert 'thinking: ' + means in t.ask(word), word
     assert 'thinking: low' in t.ask('/think low')
     assert 'expected on, off' in t.ask('/think much')
     assert 'thinking: off' in t.ask('/think off')
@@ -276,6 +312,28 @@ def a_file_goes_with_the_next_question(state):
     assert t.end() == 0
 
 
+def a_file_goes_with_a_question_from_the_editor_and_stays_until_one_is_asked(state):
+    path, editor = os.path.join(state, 'code.txt'), os.path.join(state, 'editor')
+    with open(path, 'w') as f:
+        f.write('The code of Max is 5128.')
+    with open(editor, 'w') as f:
+        f.write('#!/bin/sh\necho "What is the code of Max?" >"$1"\n')
+    os.chmod(editor, 0o700)
+    t = Terminal(GREEDY + ['-c', '90'], state, EDITOR=editor)
+    t.wait_for_prompt()
+    t.ask('/read ' + path)
+    assert '(/undo goes back' in t.ask('0' * 70)
+    assert '5128' in t.ask('/write')
+    assert t.ask('/show').count('5128. ') <= 1
+    t.ask('/undo')
+    t.ask('Hello.')
+    t.ask('/read ' + path)
+    assert '5128' in t.ask('/edit')
+    assert re.search(r'\[1\] The code of Max is 5128.\n+What is the code', t.ask('/show'))
+    t.type('/quit\r')
+    assert t.end() == 0
+
+
 def keys_during_an_answer_are_kept_and_not_echoed(state):
     for ends in (b'', b'\x03'):
         t = Terminal(['--temp', '0', '--no-think', '--ignore-eos', '-n', '60'], state)
@@ -309,6 +367,20 @@ def words_wrap_at_the_terminals_width(state):
         assert all(len(line) <= columns for line in answer) and len(answer) > 3, (columns, answer)
         assert ' '.join(answer).split() == whole, (answer, whole)
         t.wait_for_prompt()
+        t.type(b'\x04')
+        assert t.end() == 0
+
+
+def an_answer_in_a_given_form_keeps_its_marks_and_lines(state):
+    grammar = os.path.join(state, 'grammar')
+    text = '# **a** `b` and many more words | c'
+    with open(grammar, 'w') as f:
+        f.write('root ::= "%s"\n' % text)
+    for flags in ([], ['--color', 'always']):
+        t = Terminal([*GREEDY, '--no-speed', '--grammar', grammar, *flags], state)
+        t.resize(24)
+        t.wait_for_prompt()
+        assert t.ask('Hi.').startswith(text + '\n'), flags
         t.type(b'\x04')
         assert t.end() == 0
 
@@ -494,8 +566,11 @@ def main():
                      commands_are_listed_and_suggested, ctrl_c_stops_the_answer_and_not_the_program,
                      many_words_end_the_program, a_dim_line_says_how_fast_an_answer_was,
                      options_change_within_a_conversation, thinking_is_switched_within_a_conversation,
+                     a_random_seed_is_drawn_for_each_answer,
                      a_stopped_answer_goes_on, a_file_goes_with_the_next_question,
+                     a_file_goes_with_a_question_from_the_editor_and_stays_until_one_is_asked,
                      keys_during_an_answer_are_kept_and_not_echoed, words_wrap_at_the_terminals_width,
+                     an_answer_in_a_given_form_keeps_its_marks_and_lines,
                      deleting_a_session_asks, what_ends_the_program_leaves_the_terminal_as_it_was,
                      ctrl_c_before_the_prompt_reads_keys_is_not_lost,
                      ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later,

@@ -27,6 +27,15 @@ static const struct line lines[] = {
     {"run", "--gpu-layers=auto", "", "--gpu-memory"},
     {"run", "-ngl many", NULL, "-ngl: the value \"many\""},
     {"run", "-ngl", NULL, "-ngl needs a value"},
+    {"run", "--max-tokens 5 --kv-bits 8", "--predict 5 --kv-type=q8_0", NULL},
+    {"run", "--kv-bits 4", NULL, "--kv-bits 4: keys and values"},
+    {"convert", "--q-bits 4 --q-group-size 32 A B", "--bits 4 --group 32 A B", NULL},
+    {"run", "--q-bits 4", NULL, "--q-bits, here --bits"},
+    {"run", "--num_ctx 4096 --format json", "--ctx-size 4096 --json-object", NULL},
+    {"run", "--think=false", "--no-think", NULL},
+    {"run", "--think=high", "--effort=high", NULL},
+    {"run", "--think=much", NULL, "--think: expected"},
+    {"run", "--json=much", NULL, "--json=full"},
     {"run", "-sys 'be short' -p x", "--system 'be short' -p x", NULL},
     {"run", "-sys -ngl", "--system -ngl", NULL},
     {"run", "-p -ngl", "-p -ngl", NULL},
@@ -77,7 +86,7 @@ static const struct line lines[] = {
     {"run", "--dry-multiplier 0.8 --dry-base 2", "--dry-multiplier 0.8 --dry-base 2", NULL},
     {"run", "--dry-sequence-breaker a --dry-sequence-breaker b",
      "--dry-sequence-breakers a --dry-sequence-breakers b", NULL},
-    {"run", "--dry-sequence-breaker '\\n'", "'--dry-sequence-breakers=\n'", NULL},
+    {"run", "--dry-sequence-breaker '\\n'", "--dry-sequence-breakers '\\n'", NULL},
     {"run", "-r a -r b", "--stop a --stop b", NULL},
     {"run", "--chat-template-file t.jinja", "--chat-template t.jinja", NULL},
     {"run", "--chat-template-kwargs '{}'", "--chat-template-kwargs {}", NULL},
@@ -238,6 +247,34 @@ static void a_key_is_hidden_and_an_empty_one_refused(void **state)
     unsetenv("MOEFLUX_API_KEY");
 }
 
+/* llama.cpp replaces them in the texts of its flag; what JSON or the defaults have stays. */
+static void escape_sequences_of_breakers_are_replaced(void **state)
+{
+    char text[][40] = {"moeflux",
+                       "-m",
+                       "x",
+                       "--dry-sequence-breakers",
+                       "\\n",
+                       "--dry-sequence-breaker",
+                       "a\\x41\\\\n\\q\\",
+                       "--dry-sequence-breakers=\\x00\\t"};
+    static const char *const expected[] = {"\n", "aA\\n\\q\\", "\\x00\t"};
+    char *argv[9] = {0};
+    struct options o;
+    struct moeflux_err e = {0};
+    (void)state;
+    for (int i = 0; i < 8; i++)
+        argv[i] = text[i];
+    check_ok(options_parse(&o, 8, argv, &e), &e);
+    assert_int_equal(o.sampling.dry_breakers.n, 3);
+    for (int i = 0; i < 3; i++)
+        assert_string_equal(o.sampling.dry_breakers.values[i], expected[i]);
+    options_free(&o);
+    check_ok(options_parse(&o, 3, argv, &e), &e);
+    assert_string_equal(o.sampling.dry_breakers.values[0], "\n");
+    options_free(&o);
+}
+
 /* The first name of each row, or what is before its *, is in moeflux-coming-from(7). */
 static void the_manual_names_every_flag(void **state)
 {
@@ -265,6 +302,7 @@ int main(void)
         cmocka_unit_test(lines_of_others_become_ours_or_say_what_to_do),
         cmocka_unit_test(every_flag_of_llama_cpp_is_known),
         cmocka_unit_test(a_key_is_hidden_and_an_empty_one_refused),
+        cmocka_unit_test(escape_sequences_of_breakers_are_replaced),
         cmocka_unit_test(the_manual_names_every_flag),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

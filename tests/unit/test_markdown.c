@@ -13,10 +13,9 @@
 #include "cli/terminal/wrap.h"
 
 /* What comes of the text in pieces of `piece` bytes on a terminal of `width` columns, from malloc. */
-static char *shown_in(const char *text, size_t n, size_t piece, uint32_t width)
+static char *shown_by(struct markdown m, const char *text, size_t n, size_t piece, uint32_t width)
 {
     struct output out;
-    struct markdown m = {0};
     output_init(&out, -1);
     struct wrap w = {.out = &out, .width = width};
     for (size_t at = 0; at < n; at += piece)
@@ -27,6 +26,11 @@ static char *shown_in(const char *text, size_t n, size_t piece, uint32_t width)
     char *copy = strdup(str_text(&out.held));
     str_free(&out.held);
     return copy;
+}
+
+static char *shown_in(const char *text, size_t n, size_t piece, uint32_t width)
+{
+    return shown_by((struct markdown){0}, text, n, piece, width);
 }
 
 static char *dressed(const char *text, size_t n, size_t piece)
@@ -93,15 +97,60 @@ static void what_is_no_mark_is_left_alone(void **state)
     check_dressed("", "");
 }
 
-static void what_does_not_end_ends_with_its_line_or_the_text(void **state)
+static void a_mark_without_its_partner_stays(void **state)
 {
     (void)state;
-    check_dressed("**open\nnext", "[open]\nnext");
-    check_dressed("`open\nnext", "{open}\nnext");
-    check_dressed("**open", "[open]");
-    check_dressed("```\ncode", "{code}");
+    check_dressed("**open\nnext**", "**open\nnext**");
+    check_dressed("`open\nnext`", "`open\nnext`");
+    check_dressed("**open", "**open");
     check_dressed("text **", "text **");
+    check_dressed("**a `b` c\n", "**a {b} c\n");
+    check_dressed("`a **b** c\n", "`a [b] c\n");
+    check_dressed("**a *b***", "[a *b*]");
+    check_dressed("***a** b", "***a** b");
+    check_dressed("**a \\** b", "**a \\** b");
+    check_dressed("``a` b", "``a` b");
+    check_dressed("#\n# \n## ", "#\n# \n## ");
+    check_dressed("```", "```");
+    check_dressed("```c", "```c");
+    check_dressed("```a``` is `b`\n", "{a} is {b}\n");
+    check_dressed("**a\\\nb**", "**a\\\nb**");
+    /* A code block and a heading end with the text. */
+    check_dressed("```\ncode", "{code}");
     check_dressed("# Title", "[Title]");
+    /* No more than 512 bytes are held back. */
+    char text[700] = "**";
+    memset(text + 2, 'a', 600);
+    char *got = shown_in(text, 602, 7, 0);
+    assert_string_equal(got, text);
+    free(got);
+    strcat(text, "**");
+    got = shown_in(text, strlen(text), 1, 0);
+    assert_string_equal(got, text);
+    free(got);
+}
+
+static void fences_in_lists_are_fences(void **state)
+{
+    (void)state;
+    check_dressed("1. do\n    ```sh\n    a **b**\n    ```\nend", "1. do\n{    a **b**\n}end");
+}
+
+static void a_plain_text_keeps_every_character(void **state)
+{
+    static const char letters[] = "**``##\\ \n\nab|-";
+    (void)state;
+    srand(6);
+    for (int round = 0; round < 3000; round++) {
+        char text[60];
+        size_t n = (size_t)(rand() % (int)sizeof text);
+        for (size_t i = 0; i < n; i++)
+            text[i] = letters[(size_t)rand() % (sizeof letters - 1)];
+        char *got = shown_by((struct markdown){.plain = true}, text, n, 1 + (size_t)rand() % 5, 0);
+        assert_int_equal(strlen(got), n);
+        assert_memory_equal(got, text, n);
+        free(got);
+    }
 }
 
 static void tables_are_drawn(void **state)
@@ -112,6 +161,8 @@ static void tables_are_drawn(void **state)
     check_dressed("|a|b|\n|:-:|-|\n|xyz|\\||", "  [a]  │ [b]\n─────┼────\n xyz │ \\|\n");
     check_dressed("|a|\n|b|\n", "|a|\n|b|\n");
     check_dressed("|a|b|\n|-|\n", "|a|b|\n|-|\n");
+    /* A cell too many would be lost. */
+    check_dressed("|a|b|\n|-|-|\n|c|d|e|\n", "|a|b|\n|-|-|\n|c|d|e|\n");
     /* One that is wider than the terminal stays as it is. */
     static const char large[] = "|aaaaaaaaaaaa|bbbbbbbbbbbb|\n|-|-|\n|c|d|\n";
     char *got = shown_in(large, sizeof large - 1, 5, 20);
@@ -146,7 +197,30 @@ static void lines_break_between_words(void **state)
     check_wrapped("e\314\201e\314\201 ab", 5, "e\314\201e\314\201 ab");
     /* Code stays as it is. */
     check_wrapped("```\nlong line of code\n```\n", 8, "\033[36mlong line of code\n\033[39m");
+    check_wrapped("    indented code of a line\n", 8, "    indented code of a line\n");
+    check_wrapped("    - an item", 8, "    - an\nitem");
+    check_wrapped("say `git add -A` now", 8, "say\033[36m\ngit add -A\033[39m now");
+    /* A table that is too wide keeps its lines. */
+    check_wrapped("|a b c|d e f|\n|-|-|\n|g h i|k l|\n", 8, "|a b c|d e f|\n|-|-|\n|g h i|k l|\n");
     check_wrapped("anything at all", 0, "anything at all");
+}
+
+/* A terminal without colours: every character stays, code and tables keep their lines. */
+static void plain_lines_of_code_and_tables_are_not_broken(void **state)
+{
+    static const char *const whole[] = {"```\nlong line of code\n```\n", "|a b c|d e f|\n|-|-|\n|g h i|k l|",
+                                        "    indented code of a line\n"};
+    (void)state;
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        for (size_t piece = 1; piece < 9; piece++) {
+            char *got = shown_by((struct markdown){.plain = true}, whole[i], strlen(whole[i]), piece, 8);
+            assert_string_equal(got, whole[i]);
+            free(got);
+        }
+    static const char text[] = "one **two** `a b c` four";
+    char *got = shown_by((struct markdown){.plain = true}, text, sizeof text - 1, 3, 9);
+    assert_string_equal(got, "one\n**two**\n`a b c`\nfour");
+    free(got);
 }
 
 /* Escape sequences aside, nothing but marks is gone, and the styles end. */
@@ -165,8 +239,14 @@ static void any_text_keeps_what_is_no_mark_and_ends_plain(void **state)
         }
         char *got = dressed(text, n, 1 + (size_t)rand() % 5), *whole = dressed(text, n, sizeof text);
         assert_string_equal(got, whole);
-        int bold = 0, code = 0;
+        int bold = 0, code = 0, stars = 0, ticks = 0;
+        for (size_t i = 0; i < n; i++) {
+            stars += text[i] == '*';
+            ticks += text[i] == '`';
+        }
         for (const char *at = got; *at; at++) {
+            stars -= *at == '*';
+            ticks -= *at == '`';
             if (*at == '\033') {
                 bold += strncmp(at, "\033[1m", 4) == 0 ? 1 : strncmp(at, "\033[22m", 5) == 0 ? -1 : 0;
                 code += strncmp(at, "\033[36m", 5) == 0 ? 1 : strncmp(at, "\033[39m", 5) == 0 ? -1 : 0;
@@ -177,6 +257,10 @@ static void any_text_keeps_what_is_no_mark_and_ends_plain(void **state)
         }
         /* The name of a code block's language is hidden with its fence. */
         assert_true(bold == 0 && code == 0);
+        /* Marks are hidden in pairs, and only next to what they draw. */
+        bool has_fence = memmem(text, n, "```", 3) != NULL;
+        assert_true(has_fence || (stars % 2 == 0 && (!stars || strstr(got, "\033[1m"))));
+        assert_true(has_fence || (ticks % 2 == 0 && (!ticks || strstr(got, "\033[36m"))));
         if (!memmem(text, n, "```", 3))
             assert_string_equal(left, kept);
         free(got);
@@ -189,9 +273,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bold_code_and_headings_are_dressed_and_their_marks_hidden),
         cmocka_unit_test(what_is_no_mark_is_left_alone),
-        cmocka_unit_test(what_does_not_end_ends_with_its_line_or_the_text),
+        cmocka_unit_test(a_mark_without_its_partner_stays),
+        cmocka_unit_test(fences_in_lists_are_fences),
+        cmocka_unit_test(a_plain_text_keeps_every_character),
         cmocka_unit_test(tables_are_drawn),
         cmocka_unit_test(lines_break_between_words),
+        cmocka_unit_test(plain_lines_of_code_and_tables_are_not_broken),
         cmocka_unit_test(any_text_keeps_what_is_no_mark_and_ends_plain),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "engine/breakers.h"
+#include "sample/dry.h"
 #include "samplers.h"
 #include "text/tokenizer/tokenizer.h"
 
@@ -282,6 +283,69 @@ static void breakers_are_the_tokens_that_contain_or_begin_them(void **state)
     tokenizer_free(t);
 }
 
+static void breakers_are_made_once_for_the_same_texts(void **state)
+{
+    struct breakers_cache cache = {0};
+    const struct sampler_breakers *first, *again;
+    struct sampler_options o = plain;
+    struct moeflux_err e = {0};
+    char colon[] = ":";
+    (void)state;
+    struct tokenizer *t = tokenizer_open("tests/models/tiny/tokenizer.json", &e);
+    assert_non_null(t);
+    o.dry_breakers = (struct texts){1, {colon}};
+    o.dry_last = 64;
+    check_ok(breakers_cache_get(&cache, t, &o, &first, &e), &e);
+    assert_true(!first && !cache.made.n);
+    o.dry_multiplier = 1;
+    check_ok(breakers_cache_get(&cache, t, &o, &first, &e), &e);
+    const struct sampler_breaker *made = first->all;
+    const size_t n = first->n;
+    assert_true(n > 0);
+    check_ok(breakers_cache_get(&cache, t, &o, &again, &e), &e);
+    assert_ptr_equal(again->all, made);
+    /* The texts are compared, not their addresses. */
+    colon[0] = 'e';
+    check_ok(breakers_cache_get(&cache, t, &o, &again, &e), &e);
+    assert_int_not_equal(again->n, n);
+    breakers_cache_free(&cache);
+    tokenizer_free(t);
+}
+
+/* The text is 8 times "0 1 2 3": a repetition of up to 28 tokens, whose penalty is 2^(28 - 2) or less. */
+static void a_breaker_counts_from_its_last_token(void **state)
+{
+    struct sampler_breaker list[2] = {{.head = 1, .n_tail = 1, .tail = {2}}, {.head = 9}};
+    const struct sampler_breakers breakers = {list, 2};
+    struct sampler_options o = plain;
+    struct moeflux_err e = {0};
+    (void)state;
+    o.dry_multiplier = 1;
+    o.dry_base = 2;
+    o.dry_last = 64;
+    for (uint32_t allowed = 0; allowed <= 3; allowed++) {
+        o.dry_allowed = allowed;
+        o.breakers = &breakers;
+        struct dry *d = dry_new(&o, 16, &e);
+        assert_non_null(d);
+        for (int i = 0; i < 32; i++)
+            dry_accept(d, i % 4);
+        /* The last breaker is "1 2": one token, 3, comes after it. */
+        uint64_t found = *dry_find(d);
+        assert_int_equal(found & 1, allowed <= 1);
+        if (allowed <= 1)
+            assert_true(dry_penalty(d, 0) == (allowed ? 1.0f : 2.0f));
+        dry_free(d);
+        o.breakers = NULL;
+        d = dry_new(&o, 16, &e);
+        for (int i = 0; i < 32; i++)
+            dry_accept(d, i % 4);
+        assert_true(*dry_find(d) & 1);
+        assert_true(dry_penalty(d, 0) == ldexpf(1, 28 - (int)allowed));
+        dry_free(d);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -290,6 +354,8 @@ int main(void)
         cmocka_unit_test(a_device_gets_only_what_it_can_do),
         cmocka_unit_test(what_is_out_of_range_is_named),
         cmocka_unit_test(breakers_are_the_tokens_that_contain_or_begin_them),
+        cmocka_unit_test(breakers_are_made_once_for_the_same_texts),
+        cmocka_unit_test(a_breaker_counts_from_its_last_token),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,6 +174,54 @@ static void an_id_without_a_token_is_never_chosen(void **state)
     moeflux_tokenizer_close(t);
 }
 
+/* The defaults are the program's, so DRY needs the tokenizer for its breakers, or none of them. */
+static void breakers_are_the_programs_and_each_is_checked(void **state)
+{
+    (void)state;
+    struct moeflux_tokenizer *t = open_tokenizer();
+    struct moeflux_sampler_options o = moeflux_sampler_defaults();
+    static const char *const bad[][2] = {{":", NULL}, {":", ""}};
+    struct moeflux_sampler *s;
+    struct moeflux_err e = {0};
+    assert_int_equal(o.n_dry_sequence_breakers, 4);
+    assert_string_equal(o.dry_sequence_breakers[0], "\n");
+    check_ok(moeflux_sampler_new(&s, &o, 8, NULL, &e), &e);
+    moeflux_sampler_free(s);
+    o.dry_multiplier = 1;
+    check_ok(moeflux_sampler_new(&s, &o, 8, t, &e), &e);
+    moeflux_sampler_free(s);
+    assert_int_equal(moeflux_sampler_new(&s, &o, 8, NULL, &e), MOEFLUX_ERR_USAGE);
+    assert_non_null(strstr(e.text, "tokenizer"));
+    o.n_dry_sequence_breakers = 2;
+    for (int i = 0; i < 2; i++) {
+        o.dry_sequence_breakers = bad[i];
+        assert_int_equal(moeflux_sampler_new(&s, &o, 8, t, &e), MOEFLUX_ERR_USAGE);
+        assert_non_null(strstr(e.text, "dry_sequence_breakers[1]"));
+    }
+    o.dry_sequence_breakers = NULL;
+    assert_int_equal(moeflux_sampler_new(&s, &o, 8, t, &e), MOEFLUX_ERR_USAGE);
+    moeflux_tokenizer_close(t);
+}
+
+static void a_set_without_ids_is_told_apart_from_faulty_logits(void **state)
+{
+    (void)state;
+    static const uint64_t none[1] = {0}, past_the_end[1] = {~(uint64_t)0xFF};
+    const float logits[8] = {1};
+    struct moeflux_sampler_options o = moeflux_sampler_defaults();
+    struct moeflux_sampler *s;
+    struct moeflux_err e = {0};
+    check_ok(moeflux_sampler_new(&s, &o, 8, NULL, &e), &e);
+    moeflux_sampler_restrict(s, none);
+    assert_int_equal(moeflux_sampler_pick(s, logits, &e), MOEFLUX_ERR_USAGE);
+    assert_non_null(strstr(e.text, "allowed"));
+    moeflux_sampler_restrict(s, past_the_end);
+    assert_int_equal(moeflux_sampler_pick(s, logits, &e), MOEFLUX_ERR_USAGE);
+    moeflux_sampler_restrict(s, NULL);
+    assert_true(moeflux_sampler_pick(s, logits, &e) >= 0);
+    moeflux_sampler_free(s);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -183,6 +231,8 @@ int main(void)
         cmocka_unit_test(the_sampler_chooses_as_its_options_say),
         cmocka_unit_test(penalties_look_at_the_answer_alone),
         cmocka_unit_test(an_id_without_a_token_is_never_chosen),
+        cmocka_unit_test(breakers_are_the_programs_and_each_is_checked),
+        cmocka_unit_test(a_set_without_ids_is_told_apart_from_faulty_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -408,6 +408,20 @@ static int start(struct batch *b, struct moeflux_err *e)
     return rc ? rc : make_workers(b, e);
 }
 
+/* Adds to the settings which model it is, and checks the results that are there. A name alone does not tell
+ * a model from the one that was in its directory before. */
+static int check_model(struct batch *b, struct moeflux_err *e)
+{
+    uint64_t fingerprint;
+    if (!b->options->output)
+        return 0;
+    int rc = moeflux_model_fingerprint(b->generator.model, &fingerprint, e);
+    if (rc)
+        return rc;
+    settings_add_model(b->settings, fingerprint);
+    return results_check_model(&b->results, e);
+}
+
 /* Counts the lines of this run, for the time left on a terminal. This reads the file twice. */
 static int count_lines(const struct batch *b, uint64_t *n, struct moeflux_err *e)
 {
@@ -491,6 +505,8 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
         rc = results_open(&b.results, o, b.settings, out, e);
     if (!rc)
         rc = start(&b, e);
+    if (!rc)
+        rc = check_model(&b, e);
     if (!rc)
         rc = begin_progress(&b, t, e);
     if (!rc) {

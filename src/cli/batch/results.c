@@ -40,8 +40,27 @@ static json_t *owner_of(json_t *root, uint64_t *line, bool *failed)
     return *line && (error || json_object_get(root, "text")) ? json_object_get(root, "id") : NULL;
 }
 
-/* Stores a line's key, if the result is wanted. */
-static enum line_kind take_line(struct results *r, const char *text, size_t len)
+/* Returns whether a result has other settings than this run, or is of another model than the results before
+ * it. */
+static bool has_other_settings(struct results *r, const json_t *settings, unsigned long long line)
+{
+    json_t *model = json_object_get(settings, "fingerprint");
+    if (!settings || !r->settings || r->mix)
+        return false;
+    if (settings_difference(settings, r->settings, r->difference, sizeof r->difference))
+        return true;
+    if (model && !r->model) {
+        r->model = json_incref(model);
+        r->model_line = line;
+    }
+    if (!model || json_equal(model, r->model))
+        return false;
+    snprintf(r->difference, sizeof r->difference, "its model is not that of line %llu", r->model_line);
+    return true;
+}
+
+/* Stores a line's key, if the result is wanted. number: the line's in the file, from 1. */
+static enum line_kind take_line(struct results *r, const char *text, size_t len, unsigned long long number)
 {
     bool fits = json_count_values(text, len) <= JSON_MAX_LARGE, failed = false;
     json_t *root = fits ? json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
@@ -51,9 +70,7 @@ static enum line_kind take_line(struct results *r, const char *text, size_t len)
     char *key = wanted ? request_key(id, line) : NULL;
     if (wanted && (!key || json_object_set_new(r->there, key, json_boolean(!failed)) < 0))
         id = NULL;
-    const json_t *settings = json_object_get(root, "settings");
-    bool is_other = wanted && id && r->settings && !r->mix && settings &&
-                    settings_difference(settings, r->settings, r->difference, sizeof r->difference);
+    bool is_other = wanted && id && has_other_settings(r, json_object_get(root, "settings"), number);
     free(key);
     json_decref(root);
     r->n_unwanted += id && !wanted;
@@ -74,7 +91,7 @@ static int repair_end(struct results *r, const char *text, size_t len, uint64_t 
     size_t n = len < sizeof beginning - 1 ? len : sizeof beginning - 1;
     if (len == 0)
         return 0;
-    enum line_kind kind = take_line(r, text, len);
+    enum line_kind kind = take_line(r, text, len, line);
     if (kind == OTHER_SETTINGS)
         return refuse_settings(r, line, e);
     if (kind != NO_RESULT)
@@ -106,7 +123,7 @@ static int take_all(struct results *r, struct moeflux_err *e)
             off += held.len + 1;
             if (!str_ok(&held))
                 rc = err_set(e, ERR_MEMORY, "%s: out of memory", r->path);
-            else if ((kind = take_line(r, str_text(&held), held.len)) == OTHER_SETTINGS)
+            else if ((kind = take_line(r, str_text(&held), held.len, n_lines)) == OTHER_SETTINGS)
                 rc = refuse_settings(r, n_lines, e);
             else if (kind == NO_RESULT)
                 rc = err_set(e, ERR_FORMAT, "%s: line %llu is no result of --batch, nothing is written to it",
@@ -133,7 +150,7 @@ static int copy_wanted(struct results *r, int to, struct moeflux_err *e)
     size_t len;
     int rc = lines_open(&all, r->path, e);
     while (!rc && (rc = lines_next(&all, true, &text, &len, e)) == LINES_LINE) {
-        rc = take_line(r, text, len) == WANTED ? file_write(to, r->path, text, len, e) : 1;
+        rc = take_line(r, text, len, all.n) == WANTED ? file_write(to, r->path, text, len, e) : 1;
         if (rc <= 0)
             rc = rc ? rc : file_write(to, r->path, "\n", 1, e);
         else
@@ -216,6 +233,18 @@ int results_open(struct results *r, const struct options *o, const json_t *setti
     return o->output ? open_file(r, e) : 0;
 }
 
+int results_check_model(const struct results *r, struct moeflux_err *e)
+{
+    const json_t *own = json_object_get(r->settings, "fingerprint");
+    if (!r->model || !own || json_equal(r->model, own))
+        return 0;
+    return err_set(
+        e, ERR_USAGE,
+        "%.300s: line %llu has a result of another model of this name: fingerprint %.20s there, %.20s "
+        "here (--mix accepts it)",
+        r->path, r->model_line, json_string_value(r->model), json_string_value(own));
+}
+
 bool results_has(const struct results *r, const char *key, bool *failed)
 {
     const json_t *there = json_object_get(r->there, key);
@@ -278,6 +307,7 @@ int results_close(struct results *r, struct moeflux_err *e)
     if (r->fd >= 0 && close(r->fd) < 0 && errno != EINTR && !rc)
         rc = err_errno(e, ERR_IO, "%s: close", r->path);
     json_decref(r->there);
+    json_decref(r->model);
     *r = (struct results){.fd = -1};
     return rc;
 }

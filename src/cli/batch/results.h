@@ -22,6 +22,8 @@ struct results {
     const struct json_t *settings; /* what every result gets and those of the file must have; NULL: nothing */
     bool mix;                      /* those of the file may have others */
     char difference[256];          /* what is different in the last line that was read; empty: nothing */
+    struct json_t *model;          /* the fingerprint in results of the file; NULL: none has one */
+    unsigned long long model_line; /* the first line that has it */
 };
 
 /* Opens o->output (NULL: takes `out`) and reads which results it has, in either form. o->retry_failed: failed
@@ -31,6 +33,10 @@ struct results {
  * is not set. ERR_IO, ERR_MEMORY. */
 int results_open(struct results *r, const struct options *o, const struct json_t *settings,
                  struct output *out, struct moeflux_err *e);
+
+/* Checks that the results of the file come from the model that `settings` now names. ERR_USAGE, unless o->mix
+ * was set. */
+int results_check_model(const struct results *r, struct moeflux_err *e);
 
 /* Whether an earlier run has answered the request with this key. *failed: with an error. */
 bool results_has(const struct results *r, const char *key, bool *failed);

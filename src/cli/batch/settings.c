@@ -8,8 +8,10 @@
 
 #include "base/err.h"
 #include "base/file.h"
+#include "cli/options/flags.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
+#include "generate/generator.h"
 #include "sample/sampler_fields.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 24)
@@ -91,6 +93,16 @@ static void add_whole(json_t *to, const char *name, int64_t n, int64_t usual)
         json_object_set_new(to, name, json_integer((json_int_t)n));
 }
 
+/* Adds the word of a flag's choice. */
+static void add_choice(json_t *to, const char *name, const char *flag, int choice, int usual)
+{
+    char word[FLAG_CHOICE_TEXT];
+    const struct defaults_command *run = &options_commands[0];
+    const struct flag *f = flags_find(run->flags, run->n, flag);
+    if (choice != usual && flags_choice(f, (uint32_t)choice, word))
+        json_object_set_new(to, name, json_string(word));
+}
+
 static void add_switch(json_t *to, const char *name, bool on)
 {
     if (on)
@@ -108,11 +120,14 @@ json_t *settings_of(const struct options *o)
     int64_t limit = o->predict == OPTIONS_NOT_GIVEN ? OPTIONS_NO_LIMIT : o->predict;
     add_whole(all, "max_tokens", limit, OPTIONS_NO_LIMIT);
     add_whole(all, "seed", o->seed, usual.seed);
-    add_whole(all, "effort", o->effort, usual.effort);
+    add_choice(all, "effort", "effort", o->effort, usual.effort);
     add_whole(all, "think_budget", o->think_budget, usual.think_budget);
     add_whole(all, "logprobs", o->logprobs, usual.logprobs);
     add_whole(all, "active_experts", o->active_experts, usual.active_experts);
-    add_whole(all, "kv_type", o->kv_type, usual.kv_type);
+    add_choice(all, "kv_type", "kv-type", o->kv_type, usual.kv_type);
+    add_choice(all, "prompt_type", "prompt-type", o->prompt_type, usual.prompt_type);
+    add_whole(all, "ctx_size", o->ctx_size ? o->ctx_size : GENERATOR_DEFAULT_CONTEXT,
+              GENERATOR_DEFAULT_CONTEXT);
     if (o->expert_share != usual.expert_share)
         json_object_set_new(all, "expert_share", real_of(o->expert_share));
     if (o->prefer_resident != usual.prefer_resident)
@@ -133,6 +148,13 @@ json_t *settings_of(const struct options *o)
     if (o->chat_template_kwargs)
         add_text(all, "chat_template_kwargs", o->chat_template_kwargs, strlen(o->chat_template_kwargs));
     return all;
+}
+
+void settings_add_model(json_t *settings, uint64_t fingerprint)
+{
+    char text[24];
+    snprintf(text, sizeof text, "%016" PRIx64, fingerprint);
+    json_object_set_new(settings, "fingerprint", json_string(text));
 }
 
 static void show(const json_t *value, char *buf, size_t cap)
@@ -160,7 +182,9 @@ const char *settings_difference(const json_t *there, const json_t *here, char *b
         {
             char old[80], new[80];
             const json_t *a = json_object_get(there, name), *b = json_object_get(here, name);
-            if (is_equal(a, b))
+            /* Results of an older version have no fingerprint, and a run has none before it opens its
+             * model. */
+            if (is_equal(a, b) || (strcmp(name, "fingerprint") == 0 && !(a && b)))
                 continue;
             show(a, old, sizeof old);
             show(b, new, sizeof new);

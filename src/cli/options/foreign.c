@@ -165,23 +165,54 @@ static int take(struct walk *w, const struct foreign_flag *table, int *at)
     return known ? err_set(w->e, ERR_USAGE, "%s: the value \"%s\" means nothing here", name, value) : 0;
 }
 
+static bool is_among(const struct walk *w, const char *word)
+{
+    int i = 1;
+    while (i < w->argc && strcmp(w->argv[i], word) != 0)
+        i++;
+    return i < w->argc;
+}
+
 /* A flag of another command says whose it is. Its value may be a key, and is not shown. */
 static int refuse_others(const struct walk *w, const char *word)
 {
     for (size_t i = 0; i < w->n_commands; i++)
         if (own_flag(&w->commands[i], word, true))
-            return err_set(w->e, ERR_USAGE, "%.*s is a flag of moeflux%s%s (--help shows this command's)",
-                           (int)strcspn(word, "="), word, i ? " " : "", i ? w->commands[i].section : "");
+            return err_set(w->e, ERR_USAGE, "%.*s is a flag of moeflux%s%s (%s)", (int)strcspn(word, "="),
+                           word, i ? " " : "", i ? w->commands[i].section : "",
+                           is_among(w, w->commands[i].section) ? "the command goes first"
+                                                               : "--help shows this command's");
     return 0;
+}
+
+/* Replaces a switch with a value by a switch: --json=full, and --think=VALUE, which is Ollama's. */
+static int use_switch_value(const struct walk *w, const char **word)
+{
+    static const char *const values[][2] = {
+        {"--json=full", "--json-full"},        {"--think=true", "--think"},
+        {"--think=false", "--no-think"},       {"--think=low", "--effort=low"},
+        {"--think=medium", "--effort=medium"}, {"--think=high", "--effort=high"}};
+    bool is_json = strncmp(*word, "--json=", 7) == 0 && own_flag(w->command, "--json-full", true);
+    bool is_think = strncmp(*word, "--think=", 8) == 0 && own_flag(w->command, "--think", true);
+    if (!is_json && !is_think)
+        return 0;
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        if (strcmp(*word, values[i][0]) == 0) {
+            *word = values[i][1];
+            return 0;
+        }
+    return is_json
+               ? err_set(w->e, ERR_USAGE, "--json: expected --json or --json=full, found \"%s\"", *word)
+               : err_set(w->e, ERR_USAGE,
+                         "--think: expected no value, true, false, low, medium or high, found \"%s\"", *word);
 }
 
 /* Translates argv[*at]. */
 static int walk_word(struct walk *w, int *at)
 {
     const char *word = w->argv[*at];
-    /* The only switch that may have a value. */
-    if (strcmp(word, "--json=full") == 0 && own_flag(w->command, "--json-full", true))
-        word = "--json-full";
+    if (use_switch_value(w, &word))
+        return ERR_USAGE;
     const struct flag *own = own_flag(w->command, word, true);
     int taken = w->out->is_bench ? take(w, foreign_bench_flags, at) : 0;
     if (!taken && !own)
@@ -228,6 +259,17 @@ int foreign_translate(struct foreign *x, const struct defaults_command *c,
 
 /* ---- commands ---- */
 
+/* The words that stand for the command without a name. */
+static bool is_run(const char *word)
+{
+    return strcmp(word, "run") == 0 || strcmp(word, "chat") == 0 || strcmp(word, "bench") == 0;
+}
+
+bool foreign_has_help(const char *word)
+{
+    return is_run(word) || *word == '-';
+}
+
 int foreign_command(struct foreign *x, int *argc, char ***argv, struct moeflux_err *e)
 {
     static const struct {
@@ -248,8 +290,8 @@ int foreign_command(struct foreign *x, int *argc, char ***argv, struct moeflux_e
         if (*word && matches(none[i].names, ',', word))
             return err_set(e, ERR_USAGE, "\"%s\" is no command: %s", word, none[i].instead);
     x->is_bench = strcmp(word, "bench") == 0;
-    x->takes_operands = x->is_bench || strcmp(word, "run") == 0 || strcmp(word, "chat") == 0;
-    x->help = strcmp(word, "help") == 0;
+    x->takes_operands = is_run(word);
+    x->help = strcmp(word, "help") == 0 || (is_help(word) && *argc == 3 && (*argv)[2][0] != '-');
     *argc -= x->takes_operands || x->help;
     *argv += x->takes_operands || x->help;
     return 0;

@@ -45,10 +45,13 @@ struct foreign { /* zeroed at first; foreign_free is legal after a failure, too 
     int n_operands;      /* operands that were found */
 };
 
-/* Looks at the first word, argv[1]: skips `help`, `run`, `chat` and `bench`. ERR_USAGE for a command
- * of Ollama or llama.cpp that has no counterpart ("pull") says what to do instead. A directory of that
- * name is no model either: those go after -m. */
+/* Looks at the first word, argv[1]: skips `help`, `run`, `chat`, `bench`, and -h before a single word.
+ * ERR_USAGE for a command of Ollama or llama.cpp that has no counterpart ("pull") says what to do instead. A
+ * directory of that name is no model either: those go after -m. */
 int foreign_command(struct foreign *x, int *argc, char ***argv, struct moeflux_err *e);
+
+/* Returns whether the general help is that of the word after `help`. */
+bool foreign_has_help(const char *word);
 
 /* Translates the flags of argv[1..] for a command. `commands` [n] are all: a flag of another of them
  * is refused by that command's name. ERR_USAGE names the flag; ERR_MEMORY. */

@@ -1,4 +1,4 @@
-/* foreign_flags.c - the flags of llama.cpp, and what they are here. */
+/* foreign_flags.c - the flags of llama.cpp, mlx-lm and Ollama, and what they are here. */
 #include "cli/options/foreign.h"
 
 /* clang-format off */
@@ -171,7 +171,6 @@ const struct foreign_flag foreign_flags[] = {
     /* Sampling */
     NONE("--samplers,--sampler-seq,--sampling-seq", ORDER),
     NONE("-bs,--backend-sampling", "a GPU that can sample does: leave it out"),
-    WORD("--dry-sequence-breaker", "\\n", "--dry-sequence-breakers=\n"),
     ALIAS("--dry-sequence-breaker", "*", "--dry-sequence-breakers"),
     NONE("--adaptive-*,--dynatemp-*", SAMPLER),
     NONE("--mirostat*", MIROSTAT),
@@ -201,7 +200,8 @@ const struct foreign_flag foreign_flags[] = {
     NONE("--cache-reuse", "common prefixes are reused, and no other parts"),
     ALWAYS("--metrics", NULL, "/metrics is always there"),
     ALWAYS("--no-slots", NULL, "the server has no /slots"),
-    NONE("--slots,--props,--path,--media-path,--api-prefix,--spm-infill", ENDPOINT),
+    ALWAYS("--props", NULL, "/props is always there, to be read"),
+    NONE("--slots,--path,--media-path,--api-prefix,--spm-infill", ENDPOINT),
     ALWAYS("--ui,--webui", NULL, "the chat page is always there"),
     NONE("--no-ui,--no-webui,--ui-*,--webui-*,--no-ui-*,--no-webui-*",
          "the chat page has no settings: leave it out"),
@@ -213,6 +213,41 @@ const struct foreign_flag foreign_flags[] = {
          "it has no counterpart: leave it out"),
     NONE("--models-*,--no-models-autoload", ONE_MODEL),
     NONE("--server-base", "clients of OpenAI's API connect to a server"),
+
+    /* mlx-lm */
+    ALIAS("--max-tokens", "*", "--predict"),
+    NONE("--max-kv-size", "-c N bounds the context, which does not rotate"),
+    ALIAS("--prefill-step-size", "*", "--chunk"),
+    WORD("--kv-bits", "8", "--kv-type=q8_0"),
+    NOT("--kv-bits", "*", KV_TYPES),
+    NONE("--kv-group-size,--quantized-kv-start", KV_TYPES),
+    ALIAS("--extra-eos-token", "*", "--stop"),
+    ALWAYS("--trust-remote-code", NULL, "no code of a model is run"),
+    NONE("--adapter-path", LORA),
+    WORD("--ignore-chat-template", NULL, "--raw"),
+    ALIAS("--chat-template-config,--chat-template-args", "*", "--chat-template-kwargs"),
+    ALIAS("--prompt-cache-file", "*", "--prompt-cache"),
+    NONE("--prefill-response,--quantize-activations", "it has no counterpart: leave it out"),
+    ALIAS("--allowed-origins", "*", "--cors"),
+    ALIAS("--decode-concurrency", "*", "--parallel"),
+    ALIAS("--prompt-cache-size", "*", "--sequences"),
+    ALIAS("--prompt-cache-bytes", "*", "--state-memory"),
+    NONE("--hf-path,--mlx-path", "moeflux convert SRC DST"),
+    ALIAS("--q-bits", "*", "--bits"),
+    ALIAS("--q-group-size", "*", "--group"),
+    ALIAS("--q-mode", "*", "--mode"),
+    ALIAS("--quant-predicate", "*", "--recipe"),
+    ALWAYS("--quantize", NULL, "moeflux convert quantises what is not"),
+    NONE("--dequantize,--dtype,--upload-repo", "it has no counterpart: leave it out"),
+
+    /* Ollama */
+    ALIAS("--num-ctx,--num_ctx", "*", "--ctx-size"),
+    WORD("--format", "json", "--json-object"),
+    ALIAS("--format", "*", "--json-schema"),
+    ALWAYS("--keepalive", "*", "a model stays loaded until the program ends"),
+    NONE("--nowordwrap", "--color never prints lines as they are"),
+    NONE("--hidethinking", "thinking is dim on a terminal and hidden elsewhere; --no-think leaves it out"),
+    NONE("--insecure", DOWNLOAD),
 
     /* Programs */
     NONE("--completion-bash", "\"moeflux completion bash\""),

@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/options/check.h"
+#include "cli/options/escapes.h"
 #include "cli/options/flags.h"
 #include "cli/options/foreign.h"
 #include "cli/options/get_flags.h"
@@ -395,14 +396,35 @@ static void note_given(struct options *o, const struct defaults_command *c, cons
                 o->given[k] = true;
 }
 
-/* "none" stands for no texts; what comes after it is added to none. */
-static void take_breakers(struct texts *t)
+/* Replaces the escape sequences of the texts, as llama.cpp does. */
+static int unescape_breakers(struct options *o, struct moeflux_err *e)
 {
+    struct texts *t = &o->sampling.dry_breakers;
+    size_t bytes = 0, at = 0;
+    for (uint32_t i = 0; i < t->n; i++)
+        bytes += strlen(t->values[i]) + 1;
+    if (!(o->breakers = mem_new(bytes, 1, e)))
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < t->n; i++) {
+        size_t n = strlen(t->values[i]) + 1;
+        memcpy(o->breakers + at, t->values[i], n);
+        escapes_replace(o->breakers + at);
+        t->values[i] = o->breakers + at;
+        at += n;
+    }
+    return 0;
+}
+
+/* "none" stands for no texts; what comes after it is added to none. */
+static int take_breakers(struct options *o, struct moeflux_err *e)
+{
+    struct texts *t = &o->sampling.dry_breakers;
     uint32_t first = t->n;
     while (first > 0 && strcmp(t->values[first - 1], "none") != 0)
         first--;
     memmove(t->values, t->values + first, (t->n - first) * sizeof *t->values);
     t->n -= first;
+    return unescape_breakers(o, e);
 }
 
 static int take_defaults(struct options *o, const struct defaults_command *c, int argc, char **argv,
@@ -416,7 +438,8 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
         rc = defaults_apply(&o->defaults, &rules, c, given, o, scratch, e);
     if (rc == 0)
         note_given(o, c, given);
-    take_breakers(&o->sampling.dry_breakers);
+    if (rc == 0)
+        rc = take_breakers(o, e);
     free(scratch);
     if (o->quiet)
         o->log_level = EXIT_ERROR;
@@ -430,8 +453,7 @@ static int check_word(const struct options *o, bool is_first, struct moeflux_err
         return strcmp(o->word, "full") == 0
                    ? 0
                    : err_set(e, ERR_USAGE, "--selftest: expected nothing or \"full\", found \"%s\"", o->word);
-    return is_first ? which_model_refuse_word(o->word, e)
-                    : err_set(e, ERR_USAGE, "unexpected argument \"%s\" (--help shows the usage)", o->word);
+    return which_model_refuse_word(o->word, is_first, e);
 }
 
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
@@ -450,9 +472,14 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     argv += at > 0;
     if (argc > 1 && strcmp(argv[1], "completion") == 0) {
         o->verb = VERB_COMPLETION;
+        o->help = o->foreign.help;
+        if (o->help)
+            return 0;
         return flags_parse(completion_flags, COUNT(completion_flags), argc - 1, argv + 1, o, &o->help, e);
     }
     const struct defaults_command *c = &options_commands[at];
+    if (o->foreign.help && at == 0 && argc > 1 && !foreign_has_help(argv[1]))
+        return err_set(e, ERR_USAGE, "help: there is no command \"%s\"", argv[1]);
     int rc = foreign_translate(&o->foreign, c, options_commands, OPTIONS_COMMANDS, argc, argv, e);
     if (rc)
         return rc;
@@ -465,7 +492,7 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     argv = o->foreign.argv;
     rc = flags_parse(c->flags, c->n, argc, argv, o, &o->help, e);
     if (rc && at == 0 && argc > 1 && argv[1][0] && argv[1][0] != '-')
-        return which_model_refuse_word(argv[1], e);
+        return which_model_refuse_word(argv[1], true, e);
     if (rc)
         return rc;
     if (o->word && !o->help)
@@ -489,6 +516,7 @@ void options_free(struct options *o)
 {
     defaults_free(&o->defaults);
     foreign_free(&o->foreign);
+    free(o->breakers);
     free(o->secret_key);
     free(o->hub_path);
 }

@@ -82,6 +82,7 @@ struct options {
     int64_t predict;                 /* tokens; OPTIONS_NO_LIMIT; OPTIONS_NOT_GIVEN */
     int64_t seed;                    /* -1: a random one */
     struct sampler_options sampling; /* without seed and bias */
+    char *breakers;                  /* owned: the texts of sampling.dry_breakers, without escape sequences */
     /* [i] of sampler_fields: set by the command line or the user's file; else a model may set it */
     bool given[SAMPLER_N_FIELDS];
     struct texts stop;

@@ -6,7 +6,9 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "cli/exit.h"
+#include "cli/options/escapes.h"
 #include "cli/options/flags.h"
 #include "cli/options/options.h"
 #include "cli/say.h"
@@ -42,6 +44,20 @@ static const struct flag *find(const char *word)
     return f && may_set(f) ? f : NULL;
 }
 
+static void show_texts(const char *name, int n, const struct texts *t)
+{
+    struct str line = {0};
+    str_addf(&line, "  %-24.*s ", n, name);
+    for (uint32_t i = 0; i < t->n; i++) {
+        str_add_text(&line, i ? ", \"" : "\"");
+        escapes_add(&line, t->values[i]);
+        str_add_text(&line, "\"");
+    }
+    str_add_text(&line, t->n ? "\n" : "none\n");
+    say_text(&line);
+    str_free(&line);
+}
+
 static void show_one(const struct options *o, const struct flag *f)
 {
     const struct sampler_field *field = field_of(f);
@@ -52,6 +68,8 @@ static void show_one(const struct options *o, const struct flag *f)
         say("  %-24.*s %.6g\n", n, name, (double)*(const float *)at);
     else if (field && field->kind == SAMPLER_WHOLE)
         say("  %-24.*s %u\n", n, name, *(const uint32_t *)at);
+    else if (field && field->kind == SAMPLER_LIST)
+        show_texts(name, n, at);
     else if (!field)
         say("  %-24.*s %lld\n", n, name,
             *(const int64_t *)at == OPTIONS_NOT_GIVEN ? -1LL : (long long)*(const int64_t *)at);
@@ -72,20 +90,47 @@ static int set_one(struct options *next, const struct flag *f, const char *value
 {
     if (f->kind == FLAG_TEXTS && !(*text = mem_text(value, e)))
         return ERR_MEMORY;
+    if (*text)
+        escapes_replace(*text);
     int rc = flags_set(f, *text ? *text : value, next, e);
     if (!rc && *text && strcmp(value, "none") == 0)
         next->sampling.dry_breakers.n = 0;
     return rc ? rc : sampler_check(&next->sampling, e);
 }
 
+/* Says what to do for Ollama's words after /set. Returns whether it was one of them. */
+static bool refuse_ollamas(const char *word, struct moeflux_err *e)
+{
+    const struct {
+        const char *word, *instead;
+    } others[] = {{"system", "/system TEXT"},
+                  {"history", "lines are kept: moeflux(1), FILES"},
+                  {"verbose", "each answer has a line about its speed; /stats says more"},
+                  {"format", "--json-object and --json-schema, before the conversation"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (strcmp(word, others[i].word) == 0) {
+            exit_report(err_set(e, ERR_USAGE, "/set %s: %s", word, others[i].instead), e);
+            return true;
+        }
+    return false;
+}
+
 int adjust_set(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     char word[48], text_of[128];
+    static const char prefix[] = "parameter ";
+    if (strncmp(argument, prefix, sizeof prefix - 1) == 0)
+        argument += sizeof prefix - 1;
     size_t n = strcspn(argument, " \t=");
     const char *value = argument + n + strspn(argument + n, " \t=");
     if (!*argument)
         return show_all(t);
     snprintf(word, sizeof word, "%.*s", (int)n, argument);
+    bool thinks = strcmp(word, "think") == 0;
+    if (thinks || strcmp(word, "nothink") == 0)
+        return adjust_think(t, thinks ? "on" : "off", e);
+    if (refuse_ollamas(word, e))
+        return 0;
     const struct flag *f = find(word);
     struct options next = *t->own;
     char *text = NULL;

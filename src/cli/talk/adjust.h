@@ -5,8 +5,9 @@
 struct moeflux_err;
 struct talk;
 
-/* "NAME VALUE": sets an option of the sampler, or -n, --seed, --think-budget. "": prints them. A fault is
- * reported and changes nothing. Returns 0. */
+/* "NAME VALUE": sets an option of the sampler, or -n, --seed (-1: a random one for each answer),
+ * --think-budget. "": prints them. Ollama's "parameter NAME VALUE", "think" and "nothink" do the same. A
+ * fault is reported and changes nothing. Returns 0, or adjust_think's error. */
 int adjust_set(struct talk *t, const char *argument, struct moeflux_err *e);
 
 /* "on", "off", "auto" or an effort: how much answers think from now on. "": prints it. Returns 0, or an

@@ -294,6 +294,18 @@ static int command_read(struct talk *t, const char *argument, struct moeflux_err
     return report_failure(rc, e);
 }
 
+static int command_nothink(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)argument;
+    return adjust_think(t, "off", e);
+}
+
+static int command_image(struct talk *t, const char *argument, struct moeflux_err *e)
+{
+    (void)t, (void)argument;
+    return report_failure(err_set(e, ERR_UNSUPPORTED, "/image: images are not read; /read takes a text"), e);
+}
+
 static int command_quit(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
@@ -330,6 +342,10 @@ static const struct command {
     {"/q", "", NULL, command_quit},
     {"/regen", "", NULL, command_retry},
     {"/regenerate", "", NULL, command_retry},
+    {"/?", "", NULL, command_help},
+    {"/nothink", "", NULL, command_nothink},
+    {"/no_think", "", NULL, command_nothink},
+    {"/image", "", NULL, command_image},
 };
 
 static const char keys_help[] =
@@ -404,17 +420,6 @@ static enum line_event read_question(struct talk *t, struct str *question)
     return LINE_INTERRUPTED;
 }
 
-/* Asks the question after what /read has read. */
-static int ask_with_files(struct talk *t, const char *question, struct moeflux_err *e)
-{
-    struct str whole = t->attached;
-    t->attached = (struct str){0};
-    str_add_text(&whole, question);
-    int rc = str_ok(&whole) ? talk_ask(t, str_text(&whole), e) : err_set(e, ERR_MEMORY, "out of memory");
-    str_free(&whole);
-    return rc;
-}
-
 static int handle_question(struct talk *t, const struct str *question, struct moeflux_err *e)
 {
     const char *text = str_text(question), *start = text + strspn(text, " \t\n");
@@ -430,7 +435,7 @@ static int handle_question(struct talk *t, const struct str *question, struct mo
         talk_note(t, "[/quit or Ctrl-D ends the program; a blank before the word asks it]");
         return 0;
     }
-    return ask_with_files(t, text[0] == '/' ? text + 1 : start, e);
+    return talk_ask(t, text[0] == '/' ? text + 1 : start, e);
 }
 
 static int loop(struct talk *t, struct moeflux_err *e)

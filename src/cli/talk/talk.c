@@ -225,32 +225,54 @@ static int answer_or_report(struct talk *t, bool evaluated, struct moeflux_err *
 
 /* Appends the question, or replaces the last one (`instead`). Works on a copy: a question that does not fit
  * changes nothing. */
-static int put_question(struct talk *t, const char *text, bool instead, struct moeflux_err *e)
+static int put_question(struct talk *t, const char *question, bool instead, struct moeflux_err *e)
 {
     struct conversation next;
     size_t n_replaced = 0;
-    int rc = conversation_copy(&next, &t->conversation, e);
-    if (rc)
+    /* An attached file stays attached until a question takes it. */
+    struct str whole = {0};
+    str_addf(&whole, "%s%s", str_text(&t->attached), question);
+    int rc = str_ok(&whole) ? conversation_copy(&next, &t->conversation, e)
+                            : err_set(e, ERR_MEMORY, "out of memory for the question");
+    if (rc) {
+        str_free(&whole);
         return rc;
+    }
     if (instead)
         conversation_undo(&next);
-    rc = conversation_ask(&next, &t->generator.chat, text, &n_replaced, e);
+    rc = conversation_ask(&next, &t->generator.chat, str_text(&whole), &n_replaced, e);
     run_tell_replaced(t->options, n_replaced);
+    if (!rc)
+        rc = generator_check_ids(&t->generator, &next.tokens, e);
     if (!rc && next.tokens.n > t->generator.max_context)
         rc = err_set(e, ERR_USAGE,
                      "with this question the conversation has %zu tokens, the context holds %u "
                      "(/undo goes back, /clear starts a new one, -c makes it larger)",
                      next.tokens.n, t->generator.max_context);
     struct conversation old = rc ? next : t->conversation;
-    if (!rc)
+    if (!rc) {
         t->conversation = next;
+        str_clear(&t->attached);
+    }
     conversation_free(&old);
+    str_free(&whole);
     return rc;
+}
+
+/* Draws a seed for the next answer if --seed or /set seed is -1. */
+static int draw_seed(struct talk *t, struct moeflux_err *e)
+{
+    if (t->options->seed >= 0)
+        return 0;
+    t->is_reseeded = true;
+    return generator_draw_seed(&t->generator.seed, e);
 }
 
 static int ask(struct talk *t, const char *text, bool instead, struct moeflux_err *e)
 {
     int rc = put_question(t, text, instead, e);
+    if (!rc)
+        rc = draw_seed(t, e);
     if (rc && !t->is_script)
         exit_report(rc, e);
     if (rc)
@@ -281,6 +303,8 @@ int talk_retry(struct talk *t, struct moeflux_err *e)
     bool evaluated = !rc && restore_question(t);
     t->generator.seed++;
     t->is_reseeded = true;
+    if (!rc)
+        rc = draw_seed(t, e);
     if (!rc)
         rc = evaluated ? new_sampler(t, t->generator.seed, last->asked, e) : 0;
     if (!rc)

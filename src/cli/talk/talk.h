@@ -23,7 +23,7 @@ struct talk { /* zeroed at first */
     const struct term *term;
     struct output *out;
     struct line *line;
-    struct str attached; /* text of /read, which goes with the next question */
+    struct str attached; /* text of /read; the next question that is asked takes it */
     char *set_text;      /* a text of /set, which `own` borrows; NULL: none */
     struct bar bar;
     struct str grammar; /* every answer must fit it; empty: none */
@@ -45,12 +45,12 @@ struct talk { /* zeroed at first */
 /* Prints a dim line on stderr. */
 void talk_note(const struct talk *t, const char *text);
 
-/* Asks a question and prints the answer on `out`. A failure is reported, and the conversation goes on; only a
- * failed stdout is returned. With is_script every failure is returned. */
+/* Asks a question, after the attached text, and prints the answer on `out`. A failure is reported, and the
+ * conversation goes on; only a failed stdout is returned. With is_script every failure is returned. */
 int talk_ask(struct talk *t, const char *text, struct moeflux_err *e);
 /* Asks a question instead of the last one, which stays if the new one does not fit the context. */
 int talk_ask_instead(struct talk *t, const char *text, struct moeflux_err *e);
-/* Answers the last question again, with another seed. */
+/* Answers the last question again, with the next seed, or a random one if --seed is -1. */
 int talk_retry(struct talk *t, struct moeflux_err *e);
 /* Goes on with the last answer if it was stopped before its end. */
 int talk_continue(struct talk *t, struct moeflux_err *e);

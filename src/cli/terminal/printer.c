@@ -8,9 +8,11 @@
 void printer_init(struct printer *p, struct output *out, const struct options *o, const struct term *t)
 {
     *p = (struct printer){.out = out, .ids = o->tokens_out};
-    p->colors = t->out_dress;
-    /* JSON that is copied from the terminal must not have more line ends. */
-    p->wraps = t->out && o->color != 2 && !o->json_schema && !o->json_object && !o->grammar;
+    /* Text for a program must be what the model wrote, with no character less and no line end more. */
+    bool is_prose = !o->raw && !o->json_schema && !o->json_object && !o->grammar;
+    p->colors = t->out_dress && is_prose;
+    p->wraps = t->out && o->color != 2 && is_prose;
+    p->markdown.plain = !p->colors;
     p->wrap.out = out;
     if (t->out && t->out_dress)
         p->thinking = PRINTER_DIM;
@@ -23,7 +25,7 @@ static void put(struct printer *p, const char *text, size_t n)
     if (n == 0)
         return;
     p->wrap.width = p->wraps ? term_out_width() : 0;
-    if (p->colors && !p->in_thinking)
+    if (p->colors || p->wraps)
         markdown_push(&p->markdown, text, n, &p->wrap);
     else
         wrap_text(&p->wrap, text, n);
@@ -32,8 +34,7 @@ static void put(struct printer *p, const char *text, size_t n)
 
 static void end_line(struct printer *p)
 {
-    if (p->colors && !p->in_thinking)
-        markdown_end(&p->markdown, &p->wrap);
+    markdown_end(&p->markdown, &p->wrap);
     if (p->wrap.line_open)
         wrap_text(&p->wrap, "\n", 1);
     wrap_end(&p->wrap);
@@ -50,6 +51,7 @@ static void leave_thinking(struct printer *p)
         output_text(p->out, "</think>\n");
     output_text(p->out, "\n");
     p->in_thinking = false;
+    p->markdown.plain = !p->colors;
 }
 
 static void enter_thinking(struct printer *p)
@@ -61,7 +63,7 @@ static void enter_thinking(struct printer *p)
         output_escape(p->out, term_dim);
     else
         output_text(p->out, "<think>\n");
-    p->in_thinking = true;
+    p->in_thinking = p->markdown.plain = true;
 }
 
 static void put_text(struct printer *p, enum chat_part part, const char *text, size_t len)

@@ -19,8 +19,8 @@ struct printer {
     struct output *out;
     bool ids;                       /* token ids instead of text */
     enum printer_thinking thinking; /* plain: between the lines <think> and </think> */
-    bool colors;                    /* markdown is formatted */
-    bool wraps;                     /* lines are broken between words */
+    bool colors;                    /* Markdown is drawn, except in raw, grammar and JSON answers */
+    bool wraps;                     /* lines are broken between words, with the same exceptions */
     struct markdown markdown;
     struct wrap wrap;
     bool any; /* something was printed */

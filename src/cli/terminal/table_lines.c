@@ -165,6 +165,8 @@ bool table_lines_draw(const char *lines, struct wrap *w)
         widths[i] = width_of(&title.cells[i]);
     while (*at) {
         at = cut(at, &row);
+        if (row.n > title.n)
+            return false;
         for (uint32_t i = 0; i < title.n && i < row.n; i++) {
             uint32_t own = width_of(&row.cells[i]);
             widths[i] = own > widths[i] ? own : widths[i];

@@ -9,8 +9,8 @@ struct wrap;
 /* Returns whether two lines begin a table: the second one has a cell of dashes for each cell of the first. */
 bool table_lines_begin(const char *lines);
 
-/* Prints the table. False, with nothing printed: it is none, is wider than the terminal, or there is no
- * memory. */
+/* Prints the table. False, with nothing printed: it is none, is wider than the terminal, or a row has more
+ * cells than the title. */
 bool table_lines_draw(const char *lines, struct wrap *w);
 
 #endif

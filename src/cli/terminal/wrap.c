@@ -120,10 +120,10 @@ static void put_char(struct wrap *w, const char *bytes, uint32_t n)
         put_blanks(w);
         output_add(w->out, bytes, n);
         w->column = code == '\n' ? 0 : code == '\t' ? (w->column / 8 + 1) * 8 : w->column + columns;
-    } else if (code == ' ') {
+    } else if (code == ' ' && !w->joined) {
         end_word(w);
         w->n_blanks++;
-    } else if (columns == 2) {
+    } else if (columns == 2 && !w->joined) {
         put_wide(w, bytes, n);
     } else {
         str_add(&w->word, bytes, n);

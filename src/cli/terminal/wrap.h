@@ -17,6 +17,7 @@ struct wrap { /* zeroed at first, with `out` set; wrap_end frees it */
     struct output *out;
     uint32_t width;    /* columns; 0: lines stay as they are */
     bool verbatim;     /* code and tables: lines stay as they are */
+    bool joined;       /* code in a line: no line ends at its blanks */
     uint32_t column;   /* that the next character gets, from 0 */
     uint32_t n_blanks; /* blanks that are held back */
     struct str word;   /* the word that is held back */

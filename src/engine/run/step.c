@@ -241,7 +241,8 @@ int step_take(const struct moeflux_session *s, struct sampler *sampler, const ui
 {
     struct moeflux_err why;
     if (result[1] != SAMPLE_OK) {
-        sampler_refuse(result[1], result[0], s->model->step.sample.n, &why);
+        if (!sampler_check_mask(sampler, &why))
+            sampler_refuse(result[1], result[0], s->model->step.sample.n, &why);
         return step_refuse(s, &why, e);
     }
     sampler_skip(sampler);
