@@ -130,6 +130,7 @@ enum moeflux_kv_type {
 enum { MOEFLUX_MAX_DEVICES = 16 };
 
 /* Zero or NULL in any member but `dir` means the default. Errors are those of moeflux_model_open. */
+enum { MOEFLUX_MAX_PARALLEL = 256 };
 struct moeflux_options {
     const char *dir; /* model directory, or GGUF file */
     /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu. Otherwise "cpu", "reference", or
@@ -186,8 +187,12 @@ struct moeflux_options {
     enum moeflux_kv_type kv_type;
     uint32_t n_threads; /* threads that read, and that compute on the cpu; 0: by the number of cores */
     uint32_t chunk;     /* most tokens evaluated at once; 0: by kind and total memory of the device */
-    uint32_t context;   /* tokens of state that memory is kept free for; 0: 8192, or the model's maximum */
-    bool profile;       /* time every kernel (moeflux_stats.ops) */
+    /* Most sequences that are decoded together (moeflux_max_batched); 0: 8. More than 8 choose matrix
+     * arithmetic on a GPU with matrix units, however many there are at a moment: products of float16
+     * factors, sums in float32, as in prompts. MOEFLUX_ERR_USAGE: more than MOEFLUX_MAX_PARALLEL. */
+    uint32_t n_parallel;
+    uint32_t context; /* tokens of state that memory is kept free for; 0: 8192, or the model's maximum */
+    bool profile;     /* time every kernel (moeflux_stats.ops) */
     struct moeflux_progress progress; /* reports loading weights and evaluating prompts */
     /* Called from any thread, once for each device: a read of an expert failed and was tried again. */
     struct moeflux_warning warning;
@@ -335,15 +340,21 @@ struct moeflux_outputs {
 int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                          const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
-/* Returns how many sequences of a model one batched evaluation takes: 8, or `chunk` if that is less; 1 with
- * prefer_resident. */
+/* Returns how many sequences of a model one batched evaluation takes: n_parallel, or `chunk` if that is
+ * less; 1 with prefer_resident. */
 uint32_t moeflux_max_batched(const struct moeflux_model *m);
 /* Batched decode: appends ids[i] to the sequence list[i] for n different sessions of one model, 1 <= n <=
- * moeflux_max_batched. logits[i] [vocab_size] receives the logits after it. The results are batch-invariant:
- * byte for byte those of moeflux_session_eval with one token. Weights and experts are read once for all.
- * Errors: _USAGE, _INTERRUPTED, _IO, _FORMAT, _DEVICE. An error of one sequence fails all; none changes. */
+ * moeflux_max_batched. logits[i] [vocab_size] receives the logits after it. The results are
+ * batch-invariant: they do not depend on the other sequences or their number. With
+ * moeflux_batched_is_exact they are byte for byte those of moeflux_session_eval with one token. Weights
+ * and experts are read once for all. Errors: _USAGE, _INTERRUPTED, _IO, _FORMAT, _DEVICE. An error of one
+ * sequence fails all; none changes. */
 int moeflux_eval_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                          float *const *logits, struct moeflux_err *e);
+
+/* Whether batched decode computes in float32 on every device: n_parallel is at most 8, or no device has
+ * matrix units, or prompt_type is float32. */
+bool moeflux_batched_is_exact(const struct moeflux_model *m);
 
 /* Returns the number of tokens in the sequence. */
 uint32_t moeflux_session_position(const struct moeflux_session *s);
@@ -533,6 +544,10 @@ int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, str
  * Errors: those of moeflux_session_eval and moeflux_sampler_pick. */
 int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
                          int32_t *next, struct moeflux_err *e);
+/* Does the same in batched decode: appends ids[i] to list[i] and chooses next[i] with samplers[i], n as in
+ * moeflux_eval_batched. The samplers are different ones. */
+int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
+                         struct moeflux_sampler *const *samplers, int32_t *next, struct moeflux_err *e);
 
 /* --- chats and answers --- */
 

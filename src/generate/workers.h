@@ -7,8 +7,9 @@
 #include <stdint.h>
 
 #include "generate/sequences.h"
+#include "moeflux.h"
 
-enum { WORKERS_MAX = 64 };
+enum { WORKERS_MAX = MOEFLUX_MAX_PARALLEL };
 
 struct choice;
 struct generator;

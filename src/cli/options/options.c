@@ -145,7 +145,7 @@ static const struct flag run_flags[] = {
     SWITCH(NULL, "mix", mix, "accept an output with other settings' results"),
     SWITCH(NULL, "ordered", ordered, "write results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, beginning with line I"),
-    INT(NULL, "parallel", "N", parallel, 1, 64, "answer N requests at the same time"),
+    INT(NULL, "parallel", "N", parallel, 1, MOEFLUX_MAX_PARALLEL, "answer N requests at the same time"),
     SWITCH(NULL, "replicate", replicate, "the whole model on each device"),
     HEADING("Output:"),
     CHOICE("color", "WHEN", color, COLOR, "format answers: auto, always, never (auto)"),
@@ -238,7 +238,8 @@ static const struct flag serve_flags[] = {
     TEXT(NULL, "api-key", "KEY,..", api_key, "keys, of which clients send one (or MOEFLUX_API_KEY)"),
     TEXT(NULL, "cors", "ORIGIN", cors, "origin whose pages may use the API, *: any"),
     TEXT(NULL, "alias", "NAME", alias, "the model's name for clients (the directory's)"),
-    INT(NULL, "parallel", "N", parallel, 1, 64, "answers at a time (1; 4 per device of several)"),
+    INT(NULL, "parallel", "N", parallel, 1, MOEFLUX_MAX_PARALLEL,
+        "answers at a time (1; 4 per device of several)"),
     SWITCH(NULL, "replicate", replicate, "the whole model on each device"),
     INT(NULL, "queue", "N", queue, 1, 4096, "requests that may wait (64)"),
     INT(NULL, "address-connections", "N", address_connections, 0, 256,
@@ -584,6 +585,14 @@ const char *options_cpu_isa(const struct options *o)
     return wish && *wish && computes ? wish : NULL;
 }
 
+/* Returns moeflux_options.n_parallel: up to 8 sequences need no choice. */
+static uint32_t n_parallel(const struct options *o)
+{
+    enum { EXACT = 8 };
+    int64_t most = o->parallel > o->bench_parallel ? o->parallel : o->bench_parallel;
+    return most > EXACT ? (uint32_t)most : 0;
+}
+
 void options_engine(const struct options *o, struct moeflux_options *out)
 {
     out->dir = o->model;
@@ -609,6 +618,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->usage = o->usage;
     out->n_threads = (uint32_t)o->threads;
     out->chunk = (uint32_t)o->chunk;
+    out->n_parallel = n_parallel(o);
     out->context = (uint32_t)o->ctx_size;
     out->profile = o->stats;
 }

@@ -10,6 +10,7 @@
 #include "cli/options/flags.h"
 #include "cli/options/foreign.h"
 #include "cli/options/number.h"
+#include "moeflux.h"
 #include "generate/request.h"
 #include "sample/sampler_fields.h"
 
@@ -36,7 +37,7 @@ enum verb {
 
 enum { OPTIONS_NOT_GIVEN = -2, OPTIONS_NO_LIMIT = REQUEST_NO_LIMIT };
 
-enum { BENCH_MAX_PARALLEL = 8 };
+enum { BENCH_MAX_PARALLEL = MOEFLUX_MAX_PARALLEL };
 
 struct options {
     enum verb verb;
