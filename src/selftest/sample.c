@@ -71,25 +71,26 @@ static void concurrent_case(struct kernel_test *l, uint32_t n, const struct samp
     for (uint32_t i = 0; i < n_rules; i++)
         logits[i] = make_logits(l, n, rules[i].random == 0);
     struct test_buffer *last = kt_floats(l, RECENT + 1, 0, 0),
-                       *blocked = kt_bytes(l, NULL, div_up(n, 64) * 2 * sizeof(uint32_t)),
+                       *blocked = kt_bytes(l, NULL, (uint64_t)div_up(n, 64) * 2 * sizeof(uint32_t)),
                        *scratch = kt_bytes(l, NULL, n_rules * scratch_bytes),
                        *id = kt_bytes(l, NULL, n_rules * sizeof(uint32_t)),
-                       *result = kt_bytes(l, NULL, n_rules * 2 * sizeof(uint32_t));
+                       *result = kt_bytes(l, NULL, (uint64_t)n_rules * 2 * sizeof(uint32_t));
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct sample op;
         struct sample_call calls[MOST];
         if (sample_open(&op, l->side[s], n, &l->err) < 0)
             break;
         for (uint32_t i = 0; i < n_rules; i++)
-            calls[i] = (struct sample_call){.rule = &rules[i],
-                                            .logits = logits[i]->on[s].address,
-                                            .blocked = blocked->on[s].address,
-                                            .recent = last->on[s].address + sizeof(uint32_t),
-                                            .last = last->on[s].address,
-                                            .scratch = scratch->on[s].address + i * scratch_bytes,
-                                            .id = id->on[s].address + i * sizeof(uint32_t),
-                                            .result = result->on[s].address + i * 2 * sizeof(uint32_t),
-                                            .n_recent = RECENT};
+            calls[i] =
+                (struct sample_call){.rule = &rules[i],
+                                     .logits = logits[i]->on[s].address,
+                                     .blocked = blocked->on[s].address,
+                                     .recent = last->on[s].address + sizeof(uint32_t),
+                                     .last = last->on[s].address,
+                                     .scratch = scratch->on[s].address + i * scratch_bytes,
+                                     .id = id->on[s].address + i * sizeof(uint32_t),
+                                     .result = result->on[s].address + (uint64_t)i * 2 * sizeof(uint32_t),
+                                     .n_recent = RECENT};
         exec_begin(l->side[s]);
         sample_run_concurrent(&op, l->side[s], calls, n_rules);
         kt_finish(l, s);

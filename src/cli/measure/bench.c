@@ -121,13 +121,13 @@ static int decode_batched(struct bench *b, const int32_t *ids, uint32_t n, uint6
     int rc = 0;
     memcpy(list + 1, b->others, b->n_others * sizeof *list);
     for (uint32_t i = 0; i < n && !rc; i++) {
-        int32_t next[BENCH_MAX_PARALLEL], chosen[BENCH_MAX_PARALLEL];
+        int32_t here[BENCH_MAX_PARALLEL], next[BENCH_MAX_PARALLEL];
         for (uint32_t k = 0; k < n_batched; k++)
-            next[k] = ids[(size_t)k * n + i];
+            here[k] = ids[(size_t)k * n + i];
         uint64_t start = clock_ns();
         if (signals_interrupted())
             return err_set(e, ERR_INTERRUPTED, "interrupted");
-        rc = moeflux_step_batched(list, next, n_batched, b->samplers, chosen, e);
+        rc = moeflux_step_batched(list, here, n_batched, b->samplers, next, e);
         *ns += clock_ns() - start;
     }
     return rc;

@@ -137,7 +137,7 @@ int batched_eval(struct batched_token *tokens, uint32_t n, void (*left)(void *ct
                                                &(struct moeflux_outputs){.logits = tokens->logits}, e)
                         : eval(tokens, n, e);
     if (first->left)
-        left(ctx);
+        first->left(first->left_ctx);
     first->left = NULL;
     return rc;
 }

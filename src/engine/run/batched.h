@@ -14,11 +14,11 @@ struct sampler;
  * and all experts are in memory, the device samples: is_chosen. */
 struct batched_token {
     struct moeflux_session *session;
-    int32_t id;
     float *logits;                 /* [vocab_size]: receives the logits after it, unless is_chosen */
     const struct sampler *sampler; /* before it has accepted the id; NULL: the logits are wanted */
-    bool is_chosen;
+    int32_t id;
     uint32_t result[2]; /* argument of step_take, if is_chosen */
+    bool is_chosen;
 };
 
 /* Runs moeflux_eval_batched for n >= 1. left: called once, on this thread, when the first device has finished
