@@ -25,6 +25,7 @@ enum state {
     STATE_LOCKED, /* another program has the lock */
     STATE_BEGINNING,
     STATE_OPEN,
+    STATE_ENDING, /* the file is whole, and is being closed */
     STATE_DONE,
 };
 
@@ -95,7 +96,7 @@ static void set_state(struct download *d, struct item *item, enum state state)
 static bool is_busy(const struct download *d, const struct listing_file *f)
 {
     for (uint32_t i = 0; i < d->o->n_files; i++)
-        if ((d->items[i].state == STATE_BEGINNING || d->items[i].state == STATE_OPEN) &&
+        if (d->items[i].state >= STATE_BEGINNING && d->items[i].state < STATE_DONE &&
             strcmp(d->o->files[i]->digest, f->digest) == 0)
             return true;
     return false;
@@ -174,6 +175,7 @@ static int fetch(struct download *d, struct item *item, struct part *p, struct r
     const struct listing_file *f = item->transfer.file;
     struct stop stop = {is_stopped, d};
     struct retry retry = {.most = o->tries, .stop = &stop, .tell = note, .ctx = d};
+    uint32_t n_freed = 0;
     struct str url = {0}, name = {0};
     str_addf(&url, "%s/%s/resolve/%s/", o->host.endpoint, o->name, o->repository->commit);
     remote_add_escaped(&url, f->name, true);
@@ -188,7 +190,7 @@ static int fetch(struct download *d, struct item *item, struct part *p, struct r
     int rc = str_ok(&url) && str_ok(&name) ? part_request_run(&q, e)
                                            : err_set(e, ERR_MEMORY, "out of memory for a URL");
     if (rc == 0)
-        rc = transfer_end_part(p, e);
+        rc = transfer_end_part(p, &n_freed, e);
     bool whole = rc == 1;
     if (whole)
         rc = transfer_finish(&item->transfer, e);
@@ -196,11 +198,12 @@ static int fetch(struct download *d, struct item *item, struct part *p, struct r
     str_free(&name);
     pthread_mutex_lock(&d->lock);
     item->n_parts--;
-    d->n_held--;
+    d->n_held -= n_freed;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
     if (rc || !whole)
         return rc;
+    set_state(d, item, STATE_ENDING); /* nobody looks at the transfer any more */
     item->is_open = false;
     transfer_close(&item->transfer);
     set_state(d, item, STATE_DONE);
@@ -214,30 +217,36 @@ static void wait_for_work(struct download *d)
     pthread_cond_timedwait(&d->changed, &d->lock, &until);
 }
 
-/* Does one piece of work, or waits for some. Called with the lock; returns with it. */
+/* Begins a part of an open file. *item: that file; NULL: none can have another. Called with the lock. */
+static int add_part(struct download *d, struct item **item, struct part **p, struct moeflux_err *e)
+{
+    *p = NULL;
+    *item = find_open(d);
+    int rc = *item ? transfer_add_part(&(*item)->transfer, PART_BYTES, p, e) : 0;
+    if (*p) {
+        (*item)->n_parts++;
+        d->n_held++;
+    }
+    return rc;
+}
+
+/* Does one piece of work, or waits for some. Open files come first, so that few are open at a time. Called with
+ * the lock; returns with it. */
 static int work_once(struct download *d, struct remote *remote, struct moeflux_err *e)
 {
-    struct item *item = find_new(d);
-    bool is_new = item != NULL;
-    struct part *p = NULL;
-    int rc = 0;
-    if (is_new)
+    struct item *item;
+    struct part *p;
+    int rc = add_part(d, &item, &p, e);
+    if (rc)
+        return rc;
+    if (!p && (item = find_new(d)))
         item->state = STATE_BEGINNING;
-    else
-        item = find_open(d);
-    if (!item) {
+    if (!p && !item) {
         wait_for_work(d);
         return 0;
     }
-    if (!is_new) {
-        p = transfer_add_part(&item->transfer, PART_BYTES, e);
-        if (!p)
-            return ERR_MEMORY;
-        item->n_parts++;
-        d->n_held++;
-    }
     pthread_mutex_unlock(&d->lock);
-    rc = is_new ? begin(d, item, d->o->files[item - d->items], e) : fetch(d, item, p, remote, e);
+    rc = p ? fetch(d, item, p, remote, e) : begin(d, item, d->o->files[item - d->items], e);
     pthread_mutex_lock(&d->lock);
     return rc;
 }
@@ -332,6 +341,15 @@ static int run(struct download *d, uint64_t total, struct moeflux_err *e)
     return go_on && all_done(d) ? 0 : ERR_INTERRUPTED;
 }
 
+/* Whether an earlier file has the same bytes, which are fetched once. */
+static bool is_repeated(const struct download_options *o, uint32_t idx)
+{
+    uint32_t i = 0;
+    while (i < idx && strcmp(o->files[i]->digest, o->files[idx]->digest) != 0)
+        i++;
+    return i < idx;
+}
+
 int download_run(const struct download_options *o, uint64_t *done_bytes, struct moeflux_err *e)
 {
     struct download d = {.o = o, .items = mem_new(o->n_files, sizeof *d.items, e)};
@@ -340,6 +358,8 @@ int download_run(const struct download_options *o, uint64_t *done_bytes, struct 
     if (!d.items)
         return ERR_MEMORY;
     for (uint32_t i = 0; i < o->n_files; i++) {
+        if (is_repeated(o, i))
+            continue;
         total += o->files[i]->bytes;
         d.present += repository_count(o->repository, o->files[i]);
     }
@@ -352,7 +372,7 @@ int download_run(const struct download_options *o, uint64_t *done_bytes, struct 
     for (uint32_t i = 0; i < o->n_files; i++) {
         if (d.items[i].is_open)
             transfer_close(&d.items[i].transfer);
-        *done_bytes += repository_count(o->repository, o->files[i]);
+        *done_bytes += is_repeated(o, i) ? 0 : repository_count(o->repository, o->files[i]);
     }
     pthread_mutex_destroy(&d.lock);
     free(d.items);

@@ -81,7 +81,8 @@ static bool take(void *ctx, const struct remote_reply *reply, const char *bytes,
         atomic_fetch_add(r->q->done, p->got - before);
         retry_note_progress(r->q->retry);
     }
-    return r->rc == 0 && p->got < p->to;
+    /* A body that ends with the part leaves the connection to the next one; a longer one is cut off. */
+    return r->rc == 0 && p->got - before == n - skipped;
 }
 
 /* Copies where the file lies, if the endpoint has said so. */

@@ -12,7 +12,7 @@
 #include "hub/libcurl.h"
 
 /* A connection that brings nothing for so long counts as cut. */
-enum { CONNECT_SECONDS = 30, SILENT_SECONDS = 60, MAX_HOPS = 10 };
+enum { CONNECT_SECONDS = 30, SILENT_SECONDS = 60, MAX_HOPS = 10, MOST_IGNORED = 65536 };
 
 struct remote {
     struct remote_host host;
@@ -22,7 +22,8 @@ struct remote {
     const struct remote_call *call;
     struct remote_reply *reply;
     struct str location; /* the current hop's redirect */
-    bool refused;        /* `take` asked to end */
+    bool refused;        /* `take` asked to end, or an error's page is too long */
+    uint64_t ignored;    /* bytes of the hop's error page */
 };
 
 struct remote *remote_new(const struct remote_host *host, struct moeflux_err *e)
@@ -180,8 +181,9 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *ctx)
 {
     struct remote *r = ctx;
     n *= size;
-    /* What a page of an error says is not read. */
-    if (!r->wants_body || r->call->take(r->call->ctx, r->reply, bytes, n))
+    /* What a page of an error says is not read, and a long one is cut off. */
+    r->ignored += r->wants_body ? 0 : n;
+    if (r->wants_body ? r->call->take(r->call->ctx, r->reply, bytes, n) : r->ignored <= MOST_IGNORED)
         return n;
     r->refused = true;
     return 0;
@@ -300,6 +302,7 @@ static int make_hop(struct remote *r, struct moeflux_err *e)
     struct curl_slist *headers = make_headers(r, &ok);
     str_clear(&r->location);
     r->refused = false;
+    r->ignored = 0;
     reply->status = 0;
     CURLcode code = ok ? perform(r, headers) : CURLE_OUT_OF_MEMORY;
     r->host.lib->slist_free_all(headers);

@@ -45,9 +45,10 @@ int retry_wait(struct retry *r, const struct remote_reply *reply, const char *wh
 {
     char why[300], text[700];
     uint64_t ms = 0;
-    if (++r->n > r->most) {
+    if (++r->n >= r->most) {
         retry_explain(reply, why, sizeof why);
-        return err_set(e, ERR_IO, "%s: %u tries without a new byte: %s", what, r->n, why);
+        return err_set(e, ERR_IO, "%s: %u %s without a new byte: %s", what, r->n, r->n == 1 ? "try" : "tries",
+                       why);
     }
     if (r->n > 1 || !reply->cut) {
         uint32_t doublings = r->n < 9 ? r->n - 1 : 8;

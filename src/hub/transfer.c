@@ -79,42 +79,54 @@ int transfer_begin(struct transfer *t, const struct repository *r, const struct 
 
 /* --- parts --- */
 
+/* Called with the lock. */
+static bool can_add(const struct transfer *t)
+{
+    return t->next < t->file->bytes && !(t->no_ranges && t->parts);
+}
+
 bool transfer_can_add(struct transfer *t, bool *first)
 {
     pthread_mutex_lock(&t->lock);
-    bool can = t->next < t->file->bytes && !(t->no_ranges && t->parts);
+    bool can = can_add(t);
     *first = !t->parts;
     pthread_mutex_unlock(&t->lock);
     return can;
 }
 
-struct part *transfer_add_part(struct transfer *t, uint64_t most, struct moeflux_err *e)
+/* Begins a part of a file that can have one. Called with the lock; returns NULL without memory. */
+static struct part *append_part(struct transfer *t, uint64_t most)
 {
-    struct part *p = mem_new(1, sizeof *p, e);
-    if (!p)
-        return NULL;
-    pthread_mutex_lock(&t->lock);
     uint64_t left = t->file->bytes - t->next, n = t->no_ranges ? left : size_min(most, left);
+    struct part *p = malloc(sizeof *p), **at = &t->parts;
+    char *bytes = malloc(size_min(most, left));
+    if (!p || !bytes) {
+        free(p);
+        free(bytes);
+        return NULL;
+    }
     *p = (struct part){.file = t,
                        .from = t->next,
                        .to = t->next + n,
                        .got = t->next,
                        .saved = t->next,
+                       .bytes = bytes,
                        .capacity = size_min(most, left)};
-    p->bytes = malloc(p->capacity);
-    if (p->bytes) {
-        struct part **at = &t->parts;
-        while (*at)
-            at = &(*at)->next;
-        *at = p;
-        t->next = p->to;
-    }
+    while (*at)
+        at = &(*at)->next;
+    *at = p;
+    t->next = p->to;
+    return p;
+}
+
+int transfer_add_part(struct transfer *t, uint64_t most, struct part **out, struct moeflux_err *e)
+{
+    pthread_mutex_lock(&t->lock);
+    /* Another part may have found out meanwhile that the server sends no ranges. */
+    bool can = can_add(t);
+    *out = can ? append_part(t, most) : NULL;
     pthread_mutex_unlock(&t->lock);
-    if (p->bytes)
-        return p;
-    free(p);
-    err_set(e, ERR_MEMORY, "out of memory for a part of %s", t->file->name);
-    return NULL;
+    return *out || !can ? 0 : err_set(e, ERR_MEMORY, "out of memory for a part of %s", t->file->name);
 }
 
 /* Writes and sums what the first part has received. */
@@ -150,10 +162,11 @@ int transfer_take(struct part *p, const char *bytes, size_t n, struct moeflux_er
     return rc;
 }
 
-int transfer_end_part(struct part *p, struct moeflux_err *e)
+int transfer_end_part(struct part *p, uint32_t *n_freed, struct moeflux_err *e)
 {
     struct transfer *t = p->file;
     int rc = 0;
+    *n_freed = 0;
     pthread_mutex_lock(&t->lock);
     p->ended = true;
     /* A whole part whose thread is still busy with it is that thread's. */
@@ -164,6 +177,7 @@ int transfer_end_part(struct part *p, struct moeflux_err *e)
             t->parts = first->next;
             free(first->bytes);
             free(first);
+            ++*n_freed;
         }
     }
     if (rc == 0)

@@ -83,6 +83,10 @@ log_lacks resolve
 HF_HUB_OFFLINE=1 gets org/tiny
 is_same org/tiny 'config.json'
 HF_HUB_OFFLINE=TRUE fails 1 'HF_HUB_OFFLINE.*org/other' get org/other
+for flags in '--revision main' '--include x' '--exclude x' --dry-run; do
+    # shellcheck disable=SC2086 # a flag and its value
+    HF_HUB_OFFLINE=1 fails 2 "${flags%% *}: .*HF_HUB_OFFLINE" get org/tiny $flags
+done
 [ "$(wc -l <"$tmp/log")" -eq 1 ] || fault "requests: $(cat "$tmp/log")"
 
 claim patterns_choose_files
@@ -131,7 +135,7 @@ run 0 "$MOEFLUX" get org/large --include 'small 1*'
 err_has 'small 1#.txt: status 429, .* 3 s'
 faulty '{"statuses": [[500, 0], [500, 0], [500, 0], [500, 0], [500, 0]]}'
 forget
-fails 1 'org/large/small 1#.txt: 3 tries .*500' get -q org/large --include 'small 1*' --tries 2
+fails 1 'org/large/small 1#.txt: 2 tries .*500' get -q org/large --include 'small 1*' --tries 2
 
 claim a_place_that_has_expired_is_asked_for_again
 faulty '{"expire": 1}'

@@ -127,6 +127,11 @@ static void a_model_is_its_weights_configuration_and_tokenizer(void **state)
     choose(model, (struct selection){.include = all, .n_include = 1}, SELECTION_MODEL, "+++++++++++");
     choose(model, (struct selection){.include = some, .n_include = 2}, SELECTION_MODEL, "--+---+----");
     choose(model, (struct selection){.exclude = out, .n_exclude = 1}, SELECTION_MODEL, "--++++-----");
+    /* What is excluded is not there when the choice is made. */
+    static const char *const weights[] = {"*.safetensors"}, *const large[] = {"*Q8*"};
+    static const char *const two[] = {"m-Q4.gguf", "m-Q8.gguf", NULL};
+    choose(model, (struct selection){.exclude = weights, .n_exclude = 1}, SELECTION_GGUF, "--------+--");
+    choose(two, (struct selection){.exclude = large, .n_exclude = 1}, SELECTION_GGUF, "+-");
 }
 
 static void gguf_files_are_taken_if_they_are_one_model(void **state)
@@ -185,19 +190,25 @@ static void parts_in_any_order_make_the_file(void **state)
     check_ok(repository_set_commit(&r, "0123456789012345678901234567890123456789", &e), &e);
     check_ok(repository_make(&r, &e), &e);
     check_ok(transfer_begin(&t, &r, &f, &done, &(struct stop){never, NULL}, &e), &e);
-    struct part *p[3];
+    struct part *p[3], *none;
+    uint32_t n_freed;
     for (int i = 0; i < 3; i++)
-        p[i] = transfer_add_part(&t, 40, &e);
+        check_ok(transfer_add_part(&t, 40, &p[i], &e), &e);
+    check_ok(transfer_add_part(&t, 40, &none, &e), &e);
+    assert_null(none);
     assert_int_equal(p[2]->from, 80);
     assert_int_equal(p[2]->to, N);
     check_ok(transfer_take(p[2], bytes + 80, N - 80, &e), &e);
-    assert_int_equal(transfer_end_part(p[2], &e), 0);
+    assert_int_equal(transfer_end_part(p[2], &n_freed, &e), 0);
+    assert_int_equal(n_freed, 0); /* it waits in memory for those before it */
     check_ok(transfer_take(p[1], bytes + 40, 39, &e), &e);
     check_ok(transfer_take(p[0], bytes, 60, &e), &e); /* what exceeds the part is ignored */
-    assert_int_equal(transfer_end_part(p[0], &e), 0);
+    assert_int_equal(transfer_end_part(p[0], &n_freed, &e), 0);
+    assert_int_equal(n_freed, 1);
     assert_int_equal(t.written, 40);
     check_ok(transfer_take(p[1], bytes + 79, 1, &e), &e);
-    assert_int_equal(transfer_end_part(p[1], &e), 1);
+    assert_int_equal(transfer_end_part(p[1], &n_freed, &e), 1);
+    assert_int_equal(n_freed, 2);
     check_ok(transfer_finish(&t, &e), &e);
     transfer_close(&t);
     char *path = repository_blob(&r, &f, "", &e);
@@ -211,6 +222,30 @@ static void parts_in_any_order_make_the_file(void **state)
     tmp_tree_remove(dir);
 }
 
+/* The first part's reply says it, while another thread looks for work. */
+static void a_server_without_ranges_gets_one_part(void **state)
+{
+    (void)state;
+    char *dir = tmp_tree_new();
+    struct moeflux_err e = {0};
+    struct repository r;
+    struct transfer t;
+    struct part *first, *second;
+    struct listing_file f = {.name = "a", .bytes = 100, .kind = DIGEST_SHA256, .digest = "00"};
+    atomic_uint_fast64_t done = 0;
+    check_ok(repository_open(&r, dir, "models--o--n", &e), &e);
+    check_ok(repository_set_commit(&r, "0123456789012345678901234567890123456789", &e), &e);
+    check_ok(repository_make(&r, &e), &e);
+    check_ok(transfer_begin(&t, &r, &f, &done, &(struct stop){never, NULL}, &e), &e);
+    check_ok(transfer_add_part(&t, 40, &first, &e), &e);
+    t.no_ranges = true;
+    check_ok(transfer_add_part(&t, 40, &second, &e), &e);
+    assert_null(second);
+    transfer_close(&t);
+    repository_free(&r);
+    tmp_tree_remove(dir);
+}
+
 /* --- tries --- */
 
 static void waits_end_with_the_tries(void **state)
@@ -218,7 +253,7 @@ static void waits_end_with_the_tries(void **state)
     (void)state;
     struct moeflux_err e = {0};
     const struct stop stop = {never, NULL};
-    struct retry r = {.most = 2, .stop = &stop};
+    struct retry r = {.most = 3, .stop = &stop};
     struct remote_reply busy = {.status = 429, .retry_after = 0};
     assert_int_equal(retry_wait(&r, &busy, "x", &e), 0);
     assert_int_equal(retry_wait(&r, &busy, "x", &e), 0);
@@ -242,6 +277,7 @@ int main(void)
         cmocka_unit_test(a_model_is_its_weights_configuration_and_tokenizer),
         cmocka_unit_test(gguf_files_are_taken_if_they_are_one_model),
         cmocka_unit_test(parts_in_any_order_make_the_file),
+        cmocka_unit_test(a_server_without_ranges_gets_one_part),
         cmocka_unit_test(waits_end_with_the_tries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
