@@ -230,6 +230,10 @@ int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids
     if (n == 0 || n > MOEFLUX_MAX_PARALLEL)
         return err_set(e, ERR_USAGE, "a batch of %u sequences, expected 1 to %d", n, MOEFLUX_MAX_PARALLEL);
     for (uint32_t i = 0; i < n; i++) {
+        uint32_t vocab = list[i]->model->dir.config.vocab_size,
+                 n_ids = sampler_next_rule(samplers[i]->sampler, 0).n_ids;
+        if (n_ids != vocab)
+            return err_set(e, ERR_USAGE, "sampler %u has %u ids, the model has %u", i, n_ids, vocab);
         tokens[i] = (struct batched_token){.session = list[i],
                                            .id = ids[i],
                                            .logits = logits_of(list[i], e),

@@ -231,6 +231,13 @@ static void more_than_the_model_was_opened_for_is_refused(void **state)
     }
     sequence_refused(moeflux_eval_batched(list, ids, MANY + 1, logits, &e), &e, MOEFLUX_ERR_USAGE,
                      "expected 1 to 19");
+    struct moeflux_sampler *small, *samplers[1];
+    const struct moeflux_sampler_options usual = moeflux_sampler_defaults();
+    check_ok(moeflux_sampler_new(&small, &usual, c.vocab - 1, NULL, &e), &e);
+    samplers[0] = small;
+    sequence_refused(moeflux_step_batched(list, ids, 1, samplers, ids, &e), &e, MOEFLUX_ERR_USAGE,
+                     "sampler 0");
+    moeflux_sampler_free(small);
     const struct moeflux_options o = {
         .dir = "tests/models/qwen-odd/mlx", .device = "cpu", .n_parallel = MOEFLUX_MAX_PARALLEL + 1};
     struct moeflux_model *m;
