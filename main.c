@@ -14,7 +14,6 @@
 #include "cli/hub.h"
 #include "cli/report/inspect.h"
 #include "cli/talk/interactive.h"
-#include "cli/options/model_defaults.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/measure/perplexity.h"
@@ -189,7 +188,7 @@ int main(int argc, char **argv)
     if (!rc && !o.help)
         rc = hub_use(&o, &e);
     if (!rc)
-        rc = model_defaults_take(&o, &e);
+        rc = options_take_model(&o, &e);
     if (!rc) {
         startup_skip_software_drivers(&o);
         rc = dispatch(&o, &t, &out, &e);

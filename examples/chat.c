@@ -1,5 +1,6 @@
 /* chat.c - a conversation through libmoeflux: each line of stdin is a question, the answers appear as they
- * come. A conversation stays in one session, so each question costs only its own tokens.
+ * come. A conversation stays in one session, which keeps what a new prompt has in common with the
+ * last one.
  *
  *   cc chat.c $(pkg-config --cflags --libs moeflux) -o chat
  *   ./chat MODEL_DIR [DEVICE [SEED]] */

@@ -586,6 +586,12 @@ struct sample_args {
 };
 ARGS_SIZE(sample_args, 120);
 
+/* exec_dispatch_each; see kernels/lib/each.glsl. */
+struct each_args {
+    ADDR records; /* [z of the grid]: the kernel's arguments */
+};
+ARGS_SIZE(each_args, 8);
+
 struct delta_args {
     ADDR proj;                  /* [n][stride]: conv channels; z [n_v][v_dim], b [n_v], a from *_at on */
     ADDR conv;                  /* f32 [channels][conv_kernel] */

@@ -55,8 +55,9 @@ struct moeflux_err {
 struct moeflux_progress {
     /* Reports `done` of `total`, both in `unit` ("B" or "tok"), of the step `what` ("reading weights").
      * total 0: there is nothing to show; the call only asks whether to continue. Called often, on the thread
-     * that asked for the work. Returns false to stop the work, which then fails with
-     * MOEFLUX_ERR_INTERRUPTED. */
+     * that asked for the work; if answers are decoded together, on any thread that computes one of them.
+     * Threads that use a model at the same time may call it at the same time. Returns false to stop the work,
+     * which then fails with MOEFLUX_ERR_INTERRUPTED. */
     bool (*report)(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total);
     void *ctx;
 };
@@ -129,6 +130,7 @@ enum moeflux_kv_type {
 enum { MOEFLUX_MAX_DEVICES = 16 };
 
 /* Zero or NULL in any member but `dir` means the default. Errors are those of moeflux_model_open. */
+enum { MOEFLUX_MAX_PARALLEL = 256 };
 struct moeflux_options {
     const char *dir; /* model directory, or GGUF file */
     /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu. Otherwise "cpu", "reference", or
@@ -185,8 +187,12 @@ struct moeflux_options {
     enum moeflux_kv_type kv_type;
     uint32_t n_threads; /* threads that read, and that compute on the cpu; 0: by the number of cores */
     uint32_t chunk;     /* most tokens evaluated at once; 0: by kind and total memory of the device */
-    uint32_t context;   /* tokens of state that memory is kept free for; 0: 8192, or the model's maximum */
-    bool profile;       /* time every kernel (moeflux_stats.ops) */
+    /* Most sequences that are decoded together (moeflux_max_batched); 0: 8. More than 8 choose matrix
+     * arithmetic on a GPU with matrix units, however many there are at a moment: products of float16
+     * factors, sums in float32, as in prompts. MOEFLUX_ERR_USAGE: more than MOEFLUX_MAX_PARALLEL. */
+    uint32_t n_parallel;
+    uint32_t context; /* tokens of state that memory is kept free for; 0: 8192, or the model's maximum */
+    bool profile;     /* time every kernel (moeflux_stats.ops) */
     struct moeflux_progress progress; /* reports loading weights and evaluating prompts */
     /* Called from any thread, once for each device: a read of an expert failed and was tried again. */
     struct moeflux_warning warning;
@@ -334,15 +340,21 @@ struct moeflux_outputs {
 int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                          const struct moeflux_outputs *outputs, struct moeflux_err *e);
 
-/* Returns how many sequences of a model one batched evaluation takes: 8, or `chunk` if that is less; 1 with
- * prefer_resident. */
+/* Returns how many sequences of a model one batched evaluation takes: n_parallel, or `chunk` if that is
+ * less; 1 with prefer_resident. */
 uint32_t moeflux_max_batched(const struct moeflux_model *m);
 /* Batched decode: appends ids[i] to the sequence list[i] for n different sessions of one model, 1 <= n <=
- * moeflux_max_batched. logits[i] [vocab_size] receives the logits after it. The results are batch-invariant:
- * byte for byte those of moeflux_session_eval with one token. Weights and experts are read once for all.
- * Errors: _USAGE, _INTERRUPTED, _IO, _FORMAT, _DEVICE. An error of one sequence fails all; none changes. */
+ * moeflux_max_batched. logits[i] [vocab_size] receives the logits after it. The results are
+ * batch-invariant: they do not depend on the other sequences or their number. With
+ * moeflux_batched_is_exact they are byte for byte those of moeflux_session_eval with one token. Weights
+ * and experts are read once for all. Errors: _USAGE, _INTERRUPTED, _IO, _FORMAT, _DEVICE. An error of one
+ * sequence fails all; none changes. */
 int moeflux_eval_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                          float *const *logits, struct moeflux_err *e);
+
+/* Whether batched decode computes in float32 on every device: n_parallel is at most 8, or no device has
+ * matrix units, or prompt_type is float32. */
+bool moeflux_batched_is_exact(const struct moeflux_model *m);
 
 /* Returns the number of tokens in the sequence. */
 uint32_t moeflux_session_position(const struct moeflux_session *s);
@@ -532,6 +544,10 @@ int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, str
  * Errors: those of moeflux_session_eval and moeflux_sampler_pick. */
 int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
                          int32_t *next, struct moeflux_err *e);
+/* Does the same in batched decode: appends ids[i] to list[i] and chooses next[i] with samplers[i], n as in
+ * moeflux_eval_batched. The samplers are different ones. */
+int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
+                         struct moeflux_sampler *const *samplers, int32_t *next, struct moeflux_err *e);
 
 /* --- chats and answers --- */
 
@@ -554,12 +570,14 @@ void moeflux_chat_close(struct moeflux_chat *c);
 /* Creates a request without fields. The caller owns *out (moeflux_request_free). Errors: _MEMORY. */
 int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e);
 void moeflux_request_free(struct moeflux_request *r); /* NULL is legal */
-/* Sets a field to a value, a JSON text; "null": the default again. The fields are those of moeflux-batch(5)
- * without `id`: messages or prompt; system, raw, tools, tool_choice, chat_template_kwargs; temperature and
- * the other options of sampling, seed, max_tokens, stop; json_schema, grammar, response_format;
- * reasoning_effort, think_budget, and others. The sampling's defaults are the program's (temperature 0.7);
- * without a seed a random one is drawn. An answer checks the values. Errors: _USAGE (there is no such
- * field), _FORMAT (the value is no JSON), _MEMORY; nothing changes. */
+/* Sets a field to a value, a JSON text; "null": the default again. The fields are those of
+ * moeflux-batch(5) without `id`: messages or prompt; system, raw, tools, tool_choice,
+ * chat_template_kwargs; temperature and the other options of sampling, seed, max_tokens, stop;
+ * json_schema, grammar, response_format; reasoning_effort, think_budget, and others. The sampling's
+ * defaults are those of the model's GGUF file (general.sampling.*), else the program's (temperature 0.7);
+ * without a seed a random one is drawn. A request has one answer, so there is no field `n`. An answer
+ * checks the values. Errors: _USAGE (there is no such field, or an argument is NULL), _FORMAT (the value
+ * is no JSON), _MEMORY; nothing changes. */
 int moeflux_request_set(struct moeflux_request *r, const char *name, const char *json, struct moeflux_err *e);
 /* Sets a field to a text, without quotes: prompt, system, grammar. Invalid UTF-8 becomes U+FFFD. Errors: as
  * above. */
@@ -571,13 +589,16 @@ int moeflux_request_say(struct moeflux_request *r, const char *role, const char 
 /* Does the same with a JSON object, such as {"role": "tool", "tool_call_id": "...", "content": "..."}.
  * Errors: also _FORMAT. */
 int moeflux_request_add_message(struct moeflux_request *r, const char *json, struct moeflux_err *e);
-/* Appends an answer as a message of the assistant, with its thinking and its complete calls. Errors: as
- * moeflux_request_say. */
+/* Appends an answer as a message of the assistant, with its thinking and its complete calls. An answer
+ * that continued the last message (continue_final_message) is joined to it, if it still is the last one.
+ * Errors: as moeflux_request_say. */
 int moeflux_request_add_answer(struct moeflux_request *r, const struct moeflux_answer *a,
                                struct moeflux_err *e);
-/* Ends the answer that is computed for this request, as MOEFLUX_STOP_INTERRUPTED: before the next token, or
- * at the next progress report of the prompt. If none is computed, the next one ends at its beginning. May be
- * called from any thread, from a signal handler and from the callback of an answer. */
+/* Ends the answer that is computed for this request, as MOEFLUX_STOP_INTERRUPTED: before the next token,
+ * or at the next progress report of the prompt. Text that was computed already still arrives. An answer is
+ * computed from the call of moeflux_chat_answer or moeflux_chat_answer_all to its return; at other times
+ * this does nothing, so a late call does not end the next answer. May be called from any thread, from a
+ * signal handler and from the callback of an answer. */
 void moeflux_request_cancel(struct moeflux_request *r);
 
 /* Makes the tokens of the request's prompt by the model's chat template. Returns their number; the first
@@ -619,16 +640,20 @@ struct moeflux_piece {
     uint32_t n_logprobs;                    /* likeliest tokens (top_logprobs) */
 };
 
-/* Answers a request. The prompt keeps what the session has of it already (moeflux_session_reuse), so a
- * conversation in one session evaluates only what is new. The session's max_context bounds prompt and answer.
+/* Answers a request. The prompt keeps what the session has of it already (moeflux_session_reuse). In a
+ * conversation in one session, the new messages are evaluated. The last answer is evaluated again if the
+ * template renders it in another way (many drop its thinking); with recurrent layers or windows, from the
+ * checkpoint at the last prompt's end. The session's max_context bounds prompt and answer.
  * Afterwards the session has the tokens of both, except the answer's last ones, which were not evaluated.
  *
  * piece: receives the parts as they come, on this thread; false ends the answer as moeflux_request_cancel
- * does. It must not call a function of the model, the session or the chat. NULL: nothing is reported.
+ * does, and no piece follows. It must not call a function of the model, the session or the chat. NULL:
+ * nothing is reported.
  *
  * The caller owns *out (moeflux_answer_free); out may be NULL. A cancelled answer is no failure, nor is one
  * that the model's progress callback ended. Errors leave the session usable:
- *   _USAGE, _FORMAT    a field of the request, named; or the prompt has more tokens than the session holds
+ *   _USAGE, _FORMAT    a field of the request, named; the prompt has more tokens than the session holds; or
+ *                      an argument is NULL
  *   _UNSUPPORTED       the chat template, or a schema, has something that this program cannot do
  *   others             those of moeflux_session_eval */
 int moeflux_chat_answer(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_request *r,
@@ -648,7 +673,7 @@ struct moeflux_task {
 enum { MOEFLUX_MAX_TASKS = 64 };
 /* Answers n requests, decoded together, on n threads that end with it. Sessions and requests must differ.
  * Callbacks come from these threads, one at a time. Returns how many failed. Errors: _USAGE (n is above
- * MOEFLUX_MAX_TASKS, or a session or request occurs twice; nothing is answered). */
+ * MOEFLUX_MAX_TASKS, or a session or request is NULL or occurs twice; nothing is answered). */
 int moeflux_chat_answer_all(struct moeflux_chat *c, struct moeflux_task *tasks, uint32_t n,
                             struct moeflux_err *e);
 
@@ -660,7 +685,7 @@ enum moeflux_stop {
     MOEFLUX_STOP_TEXT,        /* one of the texts in `stop` */
     MOEFLUX_STOP_CALLS,       /* the model ended it after at least one complete call */
 };
-/* Returns "eos", "length", "context", "interrupted", "stop" or "tool_calls". */
+/* Returns "eos", "length", "context", "interrupted", "stop" or "tool_calls"; "unknown" for other values. */
 const char *moeflux_stop_name(enum moeflux_stop stop);
 
 /* Pointers are borrowed until moeflux_answer_free. */
@@ -696,7 +721,7 @@ enum moeflux_grammar_kind {
     MOEFLUX_GRAMMAR_REGEX,       /* a regular expression that the whole text matches */
 };
 /* Begins a text. The caller owns *out (moeflux_grammar_free), and frees it before the chat is closed. Errors:
- * _FORMAT, _UNSUPPORTED (what is wrong with the grammar), _MEMORY. */
+ * _USAGE (an unknown kind, or no text), _FORMAT, _UNSUPPORTED (what is wrong with the grammar), _MEMORY. */
 int moeflux_grammar_new(struct moeflux_grammar **out, struct moeflux_chat *c, enum moeflux_grammar_kind kind,
                         const char *text, struct moeflux_err *e);
 void moeflux_grammar_free(struct moeflux_grammar *g); /* NULL is legal */

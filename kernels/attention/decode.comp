@@ -14,18 +14,20 @@
 //   merged   (PREPARE, not whole) the workgroup that finishes last of its heads' does what merge.comp does,
 //            so no other dispatch follows. The order of the sum over the splits is fixed
 //
-// Grid: x = blocks of TEAMS * HEADS query heads of one key/value head, times n_splits; y = tokens. The
-// subgroups of a workgroup form TEAMS of MEMBERS; each team has HEADS heads of its own. Teams walk the same
-// rows at about the same time, so that the nearest caches load them once. Members take STEP positions
-// alternately. LANES lanes share a position's row, 16 bytes of it at a time; a subgroup has ROWS = SUBGROUP /
-// LANES rows at once.
+// Grid: x = blocks of TEAMS * HEADS query heads of one key/value head, times n_splits; y = tokens. RECORDS:
+// z = sequences, x is that of the sequence with the most splits. The subgroups of a workgroup form TEAMS of
+// MEMBERS; each team has HEADS heads of its own. Teams walk the same rows at about the same time, so that
+// the nearest caches load them once. Members take STEP positions alternately. LANES lanes share a position's
+// row, 16 bytes of it at a time; a subgroup has ROWS = SUBGROUP / LANES rows at once.
 // A lane multiplies its channels of BLOCK keys with those of HEADS queries. A reduction that halves the
 // number of sums with the number of lanes leaves it with OWN scores, so that each exponential is computed
 // once. m grows only when a score exceeds it by more than SLACK; then the sums are scaled down. Members are
 // added up in a fixed tree. A split without positions writes l = 0.
 // float32; the device's exp2. Tolerance 1e-5 of the largest output after the merge.
+// variants: plain each
 #version 460
 #include "lib/memory.glsl"
+#include "lib/each.glsl"
 #include "lib/kv_store.glsl"
 #include "lib/math.glsl"
 
@@ -52,7 +54,7 @@ layout(constant_id = 18) const uint BUDGET = 0; // finished blocks in the list
 layout(constant_id = 19) const uint LISTS = 0;  // key heads with lists of their own; 0: one list for all
 layout(constant_id = 20) const float VALUE_SCALE = 1.0; // PREPARE: factor of the new value
 
-layout(push_constant, std430) uniform Args { attention_decode_args a; };
+ARGS(attention_decode_args)
 
 // Memory that other workgroups of this dispatch write.
 layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Parts { vec4 v[]; };
@@ -672,6 +674,12 @@ void merge()
 
 void main()
 {
+    take_args();
+#ifdef RECORDS
+    uint blocks = (a.n_heads / a.n_kv_heads + TEAMS * HEADS - 1) / (TEAMS * HEADS);
+    if (gl_WorkGroupID.x >= a.n_kv_heads * blocks * a.n_splits)
+        return;
+#endif
     find_work();
     if (from < to)
         fetch_keys(from + member * STEP);

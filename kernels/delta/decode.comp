@@ -5,11 +5,14 @@
 // BY_CHANNEL: each key channel has a decay of its own, and a lower bound of its logarithm may change the
 // formula (ops/delta/delta.h).
 //
-// Grid: x = n_v heads, y = BLOCKS. PARTS lanes share a row of S [v_dim][k_dim]; a lane keeps its columns of
-// its rows in registers over the whole chunk. Value heads of one key head repeat its q and k; the first of
-// them writes its window. float32 throughout. Tolerance 1e-5 of the largest output.
+// Grid: x = n_v heads, y = BLOCKS; RECORDS: z = sequences. PARTS lanes share a row of S [v_dim][k_dim]; a
+// lane keeps its columns of its rows in registers over the whole chunk. Value heads of one key head repeat
+// its q and k; the first of them writes its window. float32 throughout. Tolerance 1e-5 of the largest
+// output.
+// variants: plain each
 #version 460
 #include "lib/memory.glsl"
+#include "lib/each.glsl"
 #include "lib/math.glsl"
 
 layout(local_size_x_id = 1) in;
@@ -40,7 +43,7 @@ const uint CONVS = (CHANNELS + WORKGROUP - 1) / WORKGROUP; // channels of an inv
 const uint MIDDLE = WORKGROUP / SUBGROUP / 2 * SUBGROUP;
 const bool BY_FOURS = K_DIM % (4 * PARTS) == 0;
 
-layout(push_constant, std430) uniform Args { delta_args a; };
+ARGS(delta_args)
 
 #include "delta.glsl"
 
@@ -308,6 +311,7 @@ void update_row(uint i, uint part, uint row, vec2 products)
 
 void main()
 {
+    take_args();
     uint head = gl_WorkGroupID.x, part = gl_LocalInvocationID.x % PARTS,
          row0 = gl_LocalInvocationID.x / PARTS;
     for (uint t = 0; t < a.n; t++) {

@@ -7,15 +7,17 @@
 // that gives the order, seven bits at a time: the sums of the weights for each digit say which digit the id
 // has.
 // Grid: one workgroup. Exact: weights are integers of 32 bits, their sums of 64.
+// variants: plain each
 #version 460
 #include "lib/memory.glsl"
+#include "lib/each.glsl"
 #include "sample/weight.h"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 1024; // BINS or more
 
-layout(push_constant, std430) uniform Args { sample_args a; };
+ARGS(sample_args)
 
 #include "sample/largest.glsl"
 
@@ -356,6 +358,7 @@ shared Largest best;
 
 void main()
 {
+    take_args();
     Largest found = merge_blocks();
     if (gl_LocalInvocationID.x == 0)
         best = found;

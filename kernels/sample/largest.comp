@@ -2,15 +2,17 @@
 // logit after the repeat penalty, with the lowest id on a tie, and the first logits that are NaN or +infinity
 // (args.h). Blocked ids are left out. Grid: x = blocks. Exact: integers, and the penalty's correctly rounded
 // product.
+// variants: plain each
 #version 460
 #include "lib/memory.glsl"
+#include "lib/each.glsl"
 #include "sample/weight.h"
 
 layout(local_size_x_id = 1) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 256; // divides SAMPLE_BLOCK
 
-layout(push_constant, std430) uniform Args { sample_args a; };
+ARGS(sample_args)
 
 #include "sample/largest.glsl"
 
@@ -47,6 +49,7 @@ Largest look_at(uint id, uint bits, uint blocked)
 
 void main()
 {
+    take_args();
     uint first = gl_WorkGroupID.x * SAMPLE_BLOCK;
     uint bits[EACH], blocked[EACH];
     [[unroll]] for (uint i = 0; i < EACH; i++) {

@@ -233,16 +233,15 @@ static int take_messages(struct request *r, const json_t *in, json_t *fields, st
 
 /* ---- choices ---- */
 
-static int check_length(const struct request *r, const struct generator *g, struct refusal *refusal)
+static int check_length(struct request *r, const struct generator *g, struct refusal *refusal)
 {
-    if (r->tokens.n <= g->max_context)
+    struct moeflux_err e;
+    int rc = request_check_length(r, g->max_context, &e);
+    if (!rc)
         return 0;
     refusal->n_prompt_tokens = (uint32_t)r->tokens.n;
     refusal->n_ctx = g->max_context;
-    /* Clients look for this phrase. */
-    return refusal_set(refusal, 400, NULL, "context_length_exceeded",
-                       "the prompt has %zu tokens, which exceeds the available context size of %u tokens",
-                       r->tokens.n, g->max_context);
+    return refuse_request(refusal, r, rc, &e);
 }
 
 /* Makes the next choice. prompt NULL: of the messages. */

@@ -154,14 +154,15 @@ static void widen(struct part_needs *all, const struct part_needs *one)
 
 /* Fills needs [PART_KINDS] with the most that the parts of a kind need. Returns the most of all kinds. */
 static struct part_needs measure(const struct config *c, struct arch_span layers,
-                                 const struct exec_caps *caps, uint32_t max_chunk, struct part_needs *needs)
+                                 const struct exec_caps *caps, const struct part_most *most,
+                                 struct part_needs *needs)
 {
     struct part_needs all = {.widest = size_max(config_width(c), c->shared_inner)};
     for (uint32_t i = 0; i < c->n_parts; i++) {
         struct part_needs one;
         if (!has_part(c, layers, i))
             continue;
-        kind_of(&c->parts[i])->needs(c, &c->parts[i], caps, max_chunk, &one);
+        kind_of(&c->parts[i])->needs(c, &c->parts[i], caps, most, &one);
         widen(&needs[c->parts[i].kind], &one);
         widen(&all, &one);
     }
@@ -173,7 +174,8 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
     struct part_room *r = &a->room;
     const struct config *c = r->config;
     struct part_needs needs[PART_KINDS] = {0};
-    const struct part_needs all = measure(c, r->layers, caps, r->max_chunk, needs);
+    const struct part_most most = {r->max_chunk, r->max_batched};
+    const struct part_needs all = measure(c, r->layers, caps, &most, needs);
     uint64_t n = r->max_chunk;
     for (uint32_t kind = 0; kind < PART_KINDS; kind++)
         for (int i = 0; i < PART_OWN_BUFFERS; i++)
@@ -183,7 +185,8 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
     if (r->uses_f16)
         scratch_floats(to, &r->f16_scratch, n * all.widest / 2);
     a->moe.f16_scratch = r->f16_scratch.address;
-    embed_head_allocate(&a->embed_head, c, r->layers, r->max_chunk, to);
+    embed_head_allocate(&a->embed_head, c, r->layers, r->max_chunk, r->max_batched, to);
+    a->embed_head.f16_scratch = r->f16_scratch.address;
     if (has_out(a))
         part_output_allocate(&a->out, c, r->max_chunk, to);
     if (c->streams.n)
@@ -198,10 +201,13 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
 }
 
 uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, const struct exec_caps *caps,
-                            uint32_t max_chunk)
+                            uint32_t max_chunk, uint32_t max_batched)
 {
-    struct arch a = {
-        .room = {.config = c, .layers = layers, .max_chunk = max_chunk, .uses_f16 = caps->prompt_is_f16}};
+    struct arch a = {.room = {.config = c,
+                              .layers = layers,
+                              .max_chunk = max_chunk,
+                              .max_batched = max_batched,
+                              .uses_f16 = caps->prompt_is_f16}};
     struct scratch count = {0};
     allocate(&a, caps, &count);
     return count.bytes;
@@ -212,7 +218,8 @@ uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, u
 {
     const struct experts_shape experts = {.top_k = c->top_k, .hidden = c->hidden, .inner = c->moe_inner};
     struct part_needs needs[PART_KINDS] = {0};
-    uint64_t widest = measure(c, (struct arch_span){0, c->n_layers}, caps, max_chunk, needs).widest;
+    const struct part_most most = {max_chunk, 1}; /* the widest does not depend on sequences */
+    uint64_t widest = measure(c, (struct arch_span){0, c->n_layers}, caps, &most, needs).widest;
     return caps->is_native
                ? size_max(linear_cpu_host_bytes((uint32_t)widest, max_chunk, caps->has_fixed),
                           experts_cpu_host_bytes(&experts, max_chunk, caps->has_fixed, has_blocks))
@@ -320,6 +327,15 @@ static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
     moe_show(&a->moe, view);
 }
 
+/* Returns the bytes of the records of a batch: two operations of every layer's mixer and those that sample
+ * have one for each sequence. */
+static uint64_t record_bytes(const struct arch_request *r)
+{
+    enum { RECORDS = 2, RECORD_BYTES = 128 };
+    uint64_t n_operations = ((uint64_t)r->layers.end - r->layers.first + 1) * RECORDS;
+    return n_operations * size_max(r->max_batched, EXEC_MAX_INVARIANT) * RECORD_BYTES;
+}
+
 int arch_open(struct arch **out, const struct arch_request *r, struct arch_view *view, struct moeflux_err *e)
 {
     *view = (struct arch_view){0};
@@ -332,12 +348,15 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
                                  .config = r->config,
                                  .layers = r->layers,
                                  .max_chunk = r->max_chunk,
+                                 .max_batched = r->max_batched,
                                  .kv_type = r->kv_type,
                                  .uses_f16 = caps.prompt_is_f16};
     a->moe.exec = r->exec;
     a->layers = mem_new(r->config->n_layers, sizeof *a->layers, e);
     a->stores = mem_new(r->config->n_layers, sizeof *a->stores, e);
     int rc = a->layers && a->stores ? 0 : ERR_MEMORY;
+    if (rc == 0)
+        rc = exec_reserve_records(r->exec, record_bytes(r), e);
     if (rc == 0)
         rc = lay_out_stores(a, view, e);
     if (rc == 0) {
@@ -393,14 +412,16 @@ void arch_embed(const struct arch *a, const struct arch_chunk *c)
 /* Mixes the streams for a block. adds: the output of the block before is to be added first. */
 static void mix(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint32_t block, bool adds)
 {
+    const struct arch_tokens all = arch_all_tokens(c);
     if (a->room.config->layers[layer].blocks[block].mix)
-        residual_mix(&a->residual, &a->layers[layer].mixes[block], a->room.x, 0, c->n, adds);
+        residual_mix(&a->residual, &a->layers[layer].mixes[block], a->room.x, &all, adds);
 }
 
 void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
 {
     const struct config_layer *y = &a->room.config->layers[layer];
     const struct moe_states states = states_of(a);
+    const struct arch_tokens all = arch_all_tokens(c);
     bool has_experts = config_has_experts(a->room.config, layer), adds = false;
     for (uint32_t b = 0; b < y->n_blocks; b++) {
         const struct part *part = kind_of(config_part(a->room.config, layer, b));
@@ -415,7 +436,7 @@ void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint3
         if (part)
             part->run(a->parts[y->blocks[b].part], &call);
         else
-            moe_score(&a->moe, &a->layers[layer].moe, call.in, c->n);
+            moe_score(&a->moe, &a->layers[layer].moe, call.in, &all);
         if (y->blocks[b].post && b + 1 < y->n_blocks)
             posts_add(&a->posts, &a->layers[layer].posts[b], a->room.x, 0, c->n);
         adds = y->blocks[b].mix != NULL;
@@ -436,19 +457,19 @@ void arch_predict_experts(const struct arch *a, const struct arch_chunk *c, uint
     moe_predict(&a->moe, &a->layers[layer].moe, a->room.x, c->ids, c->n);
 }
 
-bool arch_takes_rounds(const struct arch *a, uint32_t n)
+bool arch_takes_rounds(const struct arch *a, const struct arch_chunk *c)
 {
-    return moe_takes_rounds(&a->moe, n);
+    return moe_takes_rounds(&a->moe, arch_plan_n(c));
 }
 
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)
 {
-    moe_up(&a->moe, &a->layers[x->layer].moe, a->room.x, c->ids, c->n, x);
+    moe_up(&a->moe, &a->layers[x->layer].moe, a->room.x, c->ids, arch_plan_n(c), x);
 }
 
 void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)
 {
-    moe_down(&a->moe, &a->layers[x->layer].moe, states_of(a).out, c->n, x);
+    moe_down(&a->moe, &a->layers[x->layer].moe, states_of(a).out, arch_plan_n(c), x);
     if (!x->more_rounds)
         add_last(a, x->layer, x->from, x->n);
 }
@@ -456,8 +477,9 @@ void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const s
 void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t table)
 {
     const struct moe_states states = states_of(a);
+    const struct arch_tokens all = arch_all_tokens(c);
     if (a->room.config->shared_inner)
-        moe_shared(&a->moe, &a->layers[layer].moe, &states, layer, table, c->n);
+        moe_shared(&a->moe, &a->layers[layer].moe, &states, layer, table, &all);
 }
 
 void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t sum)
@@ -466,10 +488,11 @@ void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint32_t
     add_last(a, layer, 0, c->n);
 }
 
-void arch_head(const struct arch *a, uint32_t from, uint32_t n)
+void arch_head(const struct arch *a, const struct arch_chunk *c, uint32_t from, uint32_t n)
 {
+    const struct arch_tokens tokens = {from, n, c->each ? arch_plan_n(c) : n};
     uint64_t row = (uint64_t)from * a->room.config->hidden * sizeof(float);
     if (a->room.config->streams.n)
-        residual_mix(&a->residual, &a->residual.last, a->room.x + row, from, n, false);
-    embed_head_head(&a->embed_head, a->room.exec, from, n);
+        residual_mix(&a->residual, &a->residual.last, a->room.x + row, &tokens, false);
+    embed_head_head(&a->embed_head, a->room.exec, &tokens);
 }

@@ -47,7 +47,26 @@ struct arch_chunk {
      * parity; the parity of `of` then flips twice. 0: not kept, as always with `each` */
     uint32_t keep;
     uint64_t kept;
+    /* operations take the kernels for so many tokens, whatever n is; 0: those for n. The results for a token
+     * depend on this number and not on n, so it is the same in every batched evaluation */
+    uint32_t plan_n;
 };
+
+/* Returns the number of tokens that choose the kernels of a chunk's operations. */
+static inline uint32_t arch_plan_n(const struct arch_chunk *c)
+{
+    return c->plan_n ? c->plan_n : c->n;
+}
+
+/* Tokens from .. from + n - 1 of a chunk, and its arch_plan_n. */
+struct arch_tokens {
+    uint32_t from, n, plan_n;
+};
+
+static inline struct arch_tokens arch_all_tokens(const struct arch_chunk *c)
+{
+    return (struct arch_tokens){0, c->n, arch_plan_n(c)};
+}
 
 /* The experts of a layer for some of a chunk's tokens. */
 struct arch_experts {
@@ -76,6 +95,7 @@ struct arch_request {
     struct arch_span layers;             /* the layers to open */
     const struct expert_layout *experts; /* [n_layers] */
     uint32_t max_chunk;                  /* most tokens of a chunk */
+    uint32_t max_batched;                /* most sequences of a chunk (arch_chunk.each) */
     enum kv_type kv_type;                /* number type of the KV cache */
     /* the routed experts of some layers are computed elsewhere: arch_shared_expert and arch_add_experts will
      * be called */
@@ -164,7 +184,8 @@ struct arch_view {
     struct exec_buffer predicted;      /* u32 [EXEC_MAX_INVARIANT][top_k]: result of arch_predict_experts */
     struct exec_buffer router_logits;  /* f32 [max_chunk][n_experts and more]: logits of a layer's router */
     const struct router_shape *router; /* borrowed until close */
-    /* f32 [ARCH_HEAD_ROWS][vocab_size]; absent without the last layer */
+    /* f32 [rows][vocab_size], rows: ARCH_HEAD_ROWS or arch_request.max_batched, the larger one; absent
+     * without the last layer */
     struct exec_buffer logits;
 };
 
@@ -174,7 +195,7 @@ struct arch;
 struct arch_stores arch_stores_of(const struct config *c, uint32_t layer, enum kv_type type);
 /* Returns arch_view.scratch_bytes before anything is open. */
 uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, const struct exec_caps *caps,
-                            uint32_t max_chunk);
+                            uint32_t max_chunk, uint32_t max_batched);
 /* Returns the bytes of scratch memory that the cpu's operations allocate in addition; 0 on other devices.
  * has_blocks: some matrix has a block format. */
 uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
@@ -193,10 +214,10 @@ void arch_choose_experts(const struct arch *a, const struct arch_chunk *c, uint3
  * chunk of up to EXEC_MAX_INVARIANT tokens, after before_experts of an earlier layer. Writes
  * view.predicted. */
 void arch_predict_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer);
-/* Whether the experts of a chunk of n tokens can be computed in rounds: up and down are called for some
+/* Whether the experts of a chunk can be computed in rounds: up and down are called for some
  * experts at a time, the last time without more_rounds. If not, all experts of a token must be resident at
  * once. */
-bool arch_takes_rounds(const struct arch *a, uint32_t n);
+bool arch_takes_rounds(const struct arch *a, const struct arch_chunk *c);
 /* Compute the experts of tokens x->from .. x->from + x->n - 1 of the chunk. */
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x);
 void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x);
@@ -205,7 +226,8 @@ void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const s
  * memory of any kind. table: any table that the device can read. */
 void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t table);
 void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t sum);
-/* Computes the logits of tokens from .. from + n - 1 (n <= ARCH_HEAD_ROWS) into view.logits. */
-void arch_head(const struct arch *a, uint32_t from, uint32_t n);
+/* Computes the logits of the chunk's tokens from .. from + n - 1 into view.logits, which has room for
+ * them. */
+void arch_head(const struct arch *a, const struct arch_chunk *c, uint32_t from, uint32_t n);
 
 #endif

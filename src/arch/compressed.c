@@ -99,16 +99,16 @@ static struct compressed_shape index_shape_of(const struct config *c, const stru
 }
 
 static void needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
-                  uint32_t max_chunk, struct part_needs *out)
+                  const struct part_most *most, struct part_needs *out)
 {
     const struct compressed_config *a = &p->compressed;
     uint64_t low = (uint64_t)a->out_groups * a->out_rank;
     *out = (struct part_needs){.proj = outputs_of(a).stride,
                                .mixed = low,
                                .widest = size_max(size_max(low, heads_width(a)), a->q_lora_rank)};
-    out->own[Q] = (uint64_t)max_chunk * q_rows(a);
-    out->own[HEADS] = (uint64_t)max_chunk * heads_width(a);
-    index_needs(c, &a->index, caps, max_chunk, out);
+    out->own[Q] = (uint64_t)most->chunk * q_rows(a);
+    out->own[HEADS] = (uint64_t)most->chunk * heads_width(a);
+    index_needs(c, &a->index, caps, most, out);
 }
 
 static void stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
@@ -363,8 +363,27 @@ static void project(const struct compressed_mixer *d, const struct part_call *ca
                                      .x_stride = stride,
                                      .y_stride = q_rows(d->config),
                                      .n = call->chunk->n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .eps = r->config->rms_eps,
                                      .f16_scratch = r->f16_scratch.address});
+}
+
+/* Runs what each sequence has of its own. */
+static void run_stretches(const struct compressed_mixer *d, const struct part_call *call)
+{
+    const struct part_room *r = d->room;
+    const struct arch_chunk *c = call->chunk;
+    struct part_tokens parts[PART_GROUP];
+    for (uint32_t first = 0, n; (n = part_tokens_with_state(r, c, d->config->rope, first, parts)) > 0;
+         first += n)
+        for (uint32_t i = 0; i < n; i++) {
+            struct stretch s = {d,        &d->layers[call->layer], call->stores,
+                                parts[i], outputs_of(d->config),   .idx = c->each ? i : 0};
+            s.proj = r->proj.address + (uint64_t)s.part.from * s.at.stride * sizeof(float);
+            s.q = r->own[PART_COMPRESSED][Q].address +
+                  (uint64_t)s.part.from * q_rows(d->config) * sizeof(float);
+            run_stretch(&s);
+        }
 }
 
 static void run(const void *self, const struct part_call *call)
@@ -372,16 +391,9 @@ static void run(const void *self, const struct part_call *call)
     const struct compressed_mixer *d = self;
     const struct part_room *r = d->room;
     const struct compressed_layer *y = &d->layers[call->layer];
-    struct part_tokens parts[PART_MOST_TOKENS];
-    uint32_t n = part_tokens_with_state(r, call->chunk, d->config->rope, parts), rank = d->config->out_rank;
+    uint32_t rank = d->config->out_rank;
     project(d, call);
-    for (uint32_t i = 0; i < n; i++) {
-        struct stretch s = {
-            d, y, call->stores, parts[i], outputs_of(d->config), .idx = call->chunk->each ? i : 0};
-        s.proj = r->proj.address + (uint64_t)s.part.from * s.at.stride * sizeof(float);
-        s.q = r->own[PART_COMPRESSED][Q].address + (uint64_t)s.part.from * q_rows(d->config) * sizeof(float);
-        run_stretch(&s);
-    }
+    run_stretches(d, call);
     linear_run(&y->groups, r->exec,
                &(struct linear_call){.x = r->own[PART_COMPRESSED][HEADS].address,
                                      .y = r->mixed.address,
@@ -390,6 +402,7 @@ static void run(const void *self, const struct part_call *call)
                                      .x_step = heads_width(d->config) / d->config->out_groups,
                                      .y_step = rank,
                                      .n = call->chunk->n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .f16_scratch = r->f16_scratch.address});
     part_add(r, &y->out, call, false);
 }

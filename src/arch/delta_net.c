@@ -67,13 +67,13 @@ static struct row row_of(const struct delta_config *c)
 }
 
 static void delta_net_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
-                            uint32_t max_chunk, struct part_needs *out)
+                            const struct part_most *most, struct part_needs *out)
 {
     const struct delta_config *d = &p->delta;
     const struct delta_shape shape = shape_of(c, d);
     uint64_t inner = (uint64_t)d->n_v_heads * d->v_head_dim;
     *out = (struct part_needs){.proj = row_of(d).n, .mixed = inner, .widest = inner};
-    out->own[PREPARED] = delta_scratch(&shape, caps, max_chunk);
+    out->own[PREPARED] = delta_scratch(&shape, caps, most->chunk);
 }
 
 static void delta_net_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
@@ -153,8 +153,8 @@ static uint32_t n_squares(const struct delta_config *c)
     return c->n_v_heads * HEAD_SQUARES;
 }
 
-static void mix(const struct delta_net *d, const struct part_call *call, const struct part_tokens *part,
-                bool norm_in_out, bool is_cast)
+static struct delta_call call_of(const struct delta_net *d, const struct part_call *call,
+                                 const struct part_tokens *part, bool norm_in_out, bool is_cast)
 {
     uint64_t squares = part->from * (uint64_t)n_squares(d->config) * sizeof(float);
     const struct part_room *r = d->room;
@@ -165,31 +165,53 @@ static void mix(const struct delta_net *d, const struct part_call *call, const s
     const struct row row = row_of(d->config);
     uint64_t current = window->off + (of->parity ? arch_store_bytes(window) : 0);
     uint64_t other = window->off + (of->parity ? 0 : arch_store_bytes(window));
-    delta_run(&d->op, r->exec,
-              &(struct delta_call){.proj = r->proj.address + from * row.n,
-                                   .conv = y->conv,
-                                   .a_log = y->a_log,
-                                   .dt_bias = y->dt_bias,
-                                   .norm = y->norm,
-                                   .window_in = of->recurrent + current,
-                                   .window_out = of->recurrent_out + other,
-                                   .state = of->recurrent + state->off,
-                                   .state_out = of->recurrent_out + state->off,
-                                   .dst = r->mixed.address + from * y->out.cols,
-                                   .squares = norm_in_out ? scratch + squares : 0,
-                                   .scratch = scratch,
-                                   .f16 = is_cast ? r->f16_scratch.address : 0,
-                                   .is_blocked = is_cast && linear_takes_blocked(&y->out, part->n),
-                                   .n = part->n,
-                                   .stride = row.n,
-                                   .z_at = row.z,
-                                   .b_at = row.b,
-                                   .a_at = row.a});
+    return (struct delta_call){.proj = r->proj.address + from * row.n,
+                               .conv = y->conv,
+                               .a_log = y->a_log,
+                               .dt_bias = y->dt_bias,
+                               .norm = y->norm,
+                               .window_in = of->recurrent + current,
+                               .window_out = of->recurrent_out + other,
+                               .state = of->recurrent + state->off,
+                               .state_out = of->recurrent_out + state->off,
+                               .dst = r->mixed.address + from * y->out.cols,
+                               .squares = norm_in_out ? scratch + squares : 0,
+                               .scratch = scratch,
+                               .f16 = is_cast ? r->f16_scratch.address : 0,
+                               .is_blocked = is_cast && linear_takes_blocked(&y->out, part->n),
+                               .n = part->n,
+                               .stride = row.n,
+                               .z_at = row.z,
+                               .b_at = row.b,
+                               .a_at = row.a};
+}
+
+static void mix(const struct delta_net *d, const struct part_call *call, const struct part_tokens *part,
+                bool norm_in_out, bool is_cast)
+{
+    const struct delta_call own = call_of(d, call, part, norm_in_out, is_cast);
+    delta_run(&d->op, d->room->exec, &own);
+}
+
+/* Runs a token of each sequence; all of them may run concurrently. */
+static void mix_each(const struct delta_net *d, const struct part_call *call, bool norm_in_out)
+{
+    struct delta_call calls[PART_GROUP];
+    for (uint32_t first = 0, all = part_n_sequences(call->chunk); first < all; first += PART_GROUP) {
+        uint32_t n = (uint32_t)size_min(all - first, PART_GROUP);
+        for (uint32_t i = 0; i < n; i++) {
+            const struct part_tokens part = part_tokens_of(d->room, call->chunk, 0, first + i);
+            calls[i] = call_of(d, call, &part, norm_in_out, false);
+        }
+        if (first > 0)
+            exec_concurrent(d->room->exec);
+        delta_run_concurrent(&d->op, d->room->exec, calls, n);
+    }
 }
 
 /* Computes the second product of a gate: rows `to` of proj from its rows `from`. */
 static void raise_gate(const struct delta_net *d, const struct linear *w, uint32_t from, uint32_t to,
-                       uint32_t n)
+                       const struct arch_chunk *c)
 {
     const struct part_room *r = d->room;
     uint32_t stride = row_of(d->config).n;
@@ -198,7 +220,8 @@ static void raise_gate(const struct delta_net *d, const struct linear *w, uint32
                                      .y = r->proj.address + to * sizeof(float),
                                      .x_stride = stride,
                                      .y_stride = stride,
-                                     .n = n,
+                                     .n = c->n,
+                                     .chunk = arch_plan_n(c),
                                      .f16_scratch = r->f16_scratch.address});
 }
 
@@ -209,8 +232,8 @@ static void project(const struct delta_net *d, const struct part_call *call)
     part_project(d->room, &y->in, call, row.n);
     if (!d->config->gate_rank)
         return;
-    raise_gate(d, &y->z_up, row.z_low, row.z, call->chunk->n);
-    raise_gate(d, &y->a_up, row.a_low, row.a, call->chunk->n);
+    raise_gate(d, &y->z_up, row.z_low, row.z, call->chunk);
+    raise_gate(d, &y->a_up, row.a_low, row.a, call->chunk);
 }
 
 /* Computes a chunk whose state is kept inside it as two. */
@@ -235,16 +258,16 @@ static void delta_net_run(const void *self, const struct part_call *call)
     bool is_cast = r->f16_scratch.address && !call->chunk->each && !call->chunk->keep &&
                    linear_takes_f16(&y->out, n) && delta_gives_f16(&d->op, r->exec, n);
     /* One token of a sequence uses the scratch buffer for nothing else. */
-    bool norm_in_out = delta_gives_squares(&d->op, r->exec, n / n_parts) && linear_takes_squares(&y->out);
+    bool norm_in_out = arch_plan_n(call->chunk) <= EXEC_MAX_INVARIANT &&
+                       delta_gives_squares(&d->op, r->exec, n / n_parts) && linear_takes_squares(&y->out);
     project(d, call);
-    if (call->chunk->keep)
+    const struct part_tokens whole = part_tokens_of(r, call->chunk, 0, 0);
+    if (call->chunk->each)
+        mix_each(d, call, norm_in_out);
+    else if (call->chunk->keep)
         mix_twice(d, call);
-    for (uint32_t i = 0; !call->chunk->keep && i < n_parts; i++) {
-        const struct part_tokens part = part_tokens_of(r, call->chunk, 0, i);
-        if (i > 0)
-            exec_concurrent(r->exec);
-        mix(d, call, &part, norm_in_out, is_cast);
-    }
+    else
+        mix(d, call, &whole, norm_in_out, is_cast);
     if (!norm_in_out) {
         part_add(r, &y->out, call, is_cast);
         return;
@@ -255,6 +278,7 @@ static void delta_net_run(const void *self, const struct part_call *call)
                                      .x_stride = y->out.cols,
                                      .y_stride = r->config->hidden,
                                      .n = call->chunk->n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .add = call->adds,
                                      .eps = r->config->rms_eps,
                                      .squares = r->own[PART_DELTA_NET][PREPARED].address,

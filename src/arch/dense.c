@@ -24,9 +24,9 @@ struct dense {
 enum { GATE_UP, ACT };
 
 static void dense_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
-                        uint32_t max_chunk, struct part_needs *out)
+                        const struct part_most *most, struct part_needs *out)
 {
-    uint64_t n = (uint64_t)max_chunk * p->dense.inner;
+    uint64_t n = (uint64_t)most->chunk * p->dense.inner;
     (void)c, (void)caps;
     *out = (struct part_needs){.widest = p->dense.inner, .own = {[GATE_UP] = 2 * n, [ACT] = n}};
 }
@@ -84,6 +84,7 @@ static void dense_run(const void *self, const struct part_call *call)
                                      .x_stride = r->config->hidden,
                                      .y_stride = 2 * d->inner,
                                      .n = n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .eps = r->config->rms_eps,
                                      .f16_scratch = r->f16_scratch.address});
     swiglu_run(&d->swiglu, r->exec,
@@ -95,6 +96,7 @@ static void dense_run(const void *self, const struct part_call *call)
                                      .x_stride = d->inner,
                                      .y_stride = r->config->hidden,
                                      .n = n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .add = call->adds,
                                      .f16_scratch = r->f16_scratch.address});
 }

@@ -2,6 +2,7 @@
 
 #include "arch/loader.h"
 #include "arch/scratch.h"
+#include "base/mem.h"
 #include "model/config.h"
 
 int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct arch_span layers,
@@ -27,11 +28,11 @@ int embed_head_load(struct embed_head *s, struct loader *l, const struct config 
 }
 
 void embed_head_allocate(struct embed_head *s, const struct config *c, struct arch_span layers, uint32_t n,
-                         struct scratch *to)
+                         uint32_t n_batched, struct scratch *to)
 {
     scratch_floats(to, &s->x, (uint64_t)n * c->hidden);
     if (layers.end == c->n_layers)
-        scratch_floats(to, &s->logits, (uint64_t)ARCH_HEAD_ROWS * c->vocab_size);
+        scratch_floats(to, &s->logits, size_max(ARCH_HEAD_ROWS, n_batched) * c->vocab_size);
 }
 
 void embed_head_close(struct embed_head *s, struct exec *x)
@@ -46,18 +47,20 @@ void embed_head_embed(const struct embed_head *s, struct exec *x, const struct a
     embed_run(&s->embed, x, &(struct embed_call){.ids = c->ids, .dst = s->x.address, .n = c->n});
 }
 
-void embed_head_head(const struct embed_head *s, struct exec *x, uint32_t from, uint32_t n)
+void embed_head_head(const struct embed_head *s, struct exec *x, const struct arch_tokens *t)
 {
     uint32_t hidden = s->config->hidden;
     linear_run(&s->head, x,
-               &(struct linear_call){.x = s->x.address + (uint64_t)from * hidden * sizeof(float),
+               &(struct linear_call){.x = s->x.address + (uint64_t)t->from * hidden * sizeof(float),
                                      .norm = s->head_norm,
                                      .y = s->logits.address,
                                      .x_stride = hidden,
                                      .y_stride = s->config->vocab_size,
-                                     .n = n,
-                                     .eps = s->config->rms_eps});
+                                     .n = t->n,
+                                     .chunk = t->plan_n,
+                                     .eps = s->config->rms_eps,
+                                     .f16_scratch = t->plan_n > EXEC_MAX_INVARIANT ? s->f16_scratch : 0});
     if (s->config->softcap > 0)
         softcap_run(&s->softcap, x,
-                    &(struct softcap_call){.x = s->logits.address, .n = n * s->config->vocab_size});
+                    &(struct softcap_call){.x = s->logits.address, .n = t->n * s->config->vocab_size});
 }

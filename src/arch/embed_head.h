@@ -22,18 +22,20 @@ struct embed_head {
     struct softcap softcap;    /* unused without config.softcap */
     uint64_t head_norm;        /* 0: none */
     struct exec_buffer x;      /* f32 [n][hidden]: the hidden states; with streams, a part's input */
-    struct exec_buffer logits; /* f32 [ARCH_HEAD_ROWS][vocab_size]; absent without the last layer */
+    struct exec_buffer logits; /* arch_view.logits */
+    uint64_t f16_scratch;      /* f16 [n][hidden]; 0: no head is computed in float16 */
 };
 
 /* Loads the embedding if the layers begin with the first, and the head if they end with the last. */
 int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct arch_span layers,
                     struct moeflux_err *e);
-/* Allocates its buffers for chunks of up to n tokens. */
+/* Allocates its buffers for chunks of up to n tokens, and of n_batched sequences. */
 void embed_head_allocate(struct embed_head *s, const struct config *c, struct arch_span layers, uint32_t n,
-                         struct scratch *to);
+                         uint32_t n_batched, struct scratch *to);
 void embed_head_close(struct embed_head *s, struct exec *x);
 
 void embed_head_embed(const struct embed_head *s, struct exec *x, const struct arch_chunk *c);
-void embed_head_head(const struct embed_head *s, struct exec *x, uint32_t from, uint32_t n);
+/* Computes the logits of tokens t; in float16 if more than EXEC_MAX_INVARIANT sequences are planned for. */
+void embed_head_head(const struct embed_head *s, struct exec *x, const struct arch_tokens *t);
 
 #endif

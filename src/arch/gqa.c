@@ -94,16 +94,15 @@ static uint64_t partial_bytes(const struct config *c, const struct gqa_config *g
 }
 
 static void gqa_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
-                      uint32_t max_chunk, struct part_needs *out)
+                      const struct part_most *most, struct part_needs *out)
 {
     const struct gqa_config *g = &p->gqa;
-    uint64_t ctx = (uint64_t)g->n_heads * config_value_dim(g),
-             n_batched = size_min(caps->max_invariant, max_chunk);
+    uint64_t ctx = (uint64_t)g->n_heads * config_value_dim(g), n_batched = part_n_concurrent(most);
     uint64_t alone = size_round_up(partial_bytes(c, g, caps, 1), PARTIAL_ALIGN);
     *out = (struct part_needs){.proj = in_rows(g), .mixed = ctx, .widest = ctx};
-    out->own[Q] = (uint64_t)max_chunk * g->n_heads * g->head_dim;
-    out->own[PARTIAL] = size_max(partial_bytes(c, g, caps, max_chunk), n_batched * alone) / sizeof(float);
-    index_needs(c, &g->index, caps, max_chunk, out);
+    out->own[Q] = (uint64_t)most->chunk * g->n_heads * g->head_dim;
+    out->own[PARTIAL] = size_max(partial_bytes(c, g, caps, most->chunk), n_batched * alone) / sizeof(float);
+    index_needs(c, &g->index, caps, most, out);
 }
 
 static void gqa_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
@@ -205,8 +204,9 @@ static void choose(const struct gqa_mixer *q, const struct part_call *call)
                                      .stores = call->stores + 2});
 }
 
+/* idx: which of the calls that may run concurrently it is. */
 static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call *call,
-                               const struct part_tokens *part)
+                               const struct part_tokens *part, uint32_t idx)
 {
     const struct part_room *r = q->room;
     const struct gqa_layer *y = &q->layers[call->layer];
@@ -223,14 +223,31 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
                              .blocks = keys->kind == ARCH_WINDOW ? part->of.ring_blocks : part->of.kv_blocks,
                              .chosen = index_list_at(&q->index, part->from),
                              .q = r->own[PART_ATTENTION][Q].address + queries,
-                             .partial =
-                                 r->own[PART_ATTENTION][PARTIAL].address + part->from * q->partial_bytes,
+                             .partial = r->own[PART_ATTENTION][PARTIAL].address + idx * q->partial_bytes,
                              .dst = r->mixed.address + (uint64_t)part->from * y->out.cols * sizeof(float),
                              .n = part->n,
                              .pos = part->of.pos,
                              .stride = rows,
                              .layer_off = (uint32_t)keys->off,
                              .use_f16 = r->uses_f16};
+}
+
+/* Runs the sequences in groups of those whose partial results have room. */
+static void attend(const struct gqa_mixer *q, const struct part_call *call)
+{
+    const struct part_room *r = q->room;
+    struct gqa_call calls[PART_GROUP];
+    for (uint32_t first = 0, all = part_n_sequences(call->chunk); first < all; first += PART_GROUP) {
+        uint32_t n = (uint32_t)size_min(all - first, PART_GROUP);
+        for (uint32_t i = 0; i < n; i++) {
+            const struct part_tokens part = part_tokens_of(r, call->chunk, q->config->rope, first + i);
+            calls[i] = call_of(q, call, &part, i);
+        }
+        if (call->chunk->each)
+            gqa_run_concurrent(&q->op, r->exec, calls, n);
+        else
+            gqa_run(&q->op, r->exec, calls);
+    }
 }
 
 static void gqa_part_run(const void *self, const struct part_call *call)
@@ -241,16 +258,7 @@ static void gqa_part_run(const void *self, const struct part_call *call)
     part_project(r, &y->in, call, in_rows(q->config));
     if (q->config->index.n_heads)
         choose(q, call);
-    struct gqa_call calls[EXEC_MAX_INVARIANT];
-    uint32_t n = part_n_sequences(call->chunk);
-    for (uint32_t i = 0; i < n; i++) {
-        const struct part_tokens part = part_tokens_of(r, call->chunk, q->config->rope, i);
-        calls[i] = call_of(q, call, &part);
-    }
-    if (call->chunk->each)
-        gqa_run_concurrent(&q->op, r->exec, calls, n);
-    else
-        gqa_run(&q->op, r->exec, calls);
+    attend(q, call);
     if (q->config->head_gated)
         head_gate_run(&q->gate, r->exec,
                       &(struct head_gate_call){.x = r->mixed.address,

@@ -42,17 +42,17 @@ static uint64_t scores_bytes(const struct config *c, const struct index_config *
 }
 
 void index_needs(const struct config *c, const struct index_config *x, const struct exec_caps *caps,
-                 uint32_t max_chunk, struct part_needs *out)
+                 const struct part_most *most, struct part_needs *out)
 {
     if (!x->n_heads)
         return;
     uint64_t alone = size_round_up(scores_bytes(c, x, caps, 1), SCORES_ALIGN),
-             n_batched = size_min(caps->max_invariant, max_chunk);
-    out->own[INDEX_Q] = (uint64_t)max_chunk * x->n_heads * x->dim;
-    out->own[SCORES] = size_max(scores_bytes(c, x, caps, max_chunk), n_batched * alone) / sizeof(float);
+             n_batched = part_n_concurrent(most);
+    out->own[INDEX_Q] = (uint64_t)most->chunk * x->n_heads * x->dim;
+    out->own[SCORES] = size_max(scores_bytes(c, x, caps, most->chunk), n_batched * alone) / sizeof(float);
     const struct kv_choice choice = index_choice(x);
     if (config_longest_context(c) > kv_choice_from(&choice)) /* else nothing is ever chosen */
-        out->own[CHOSEN] = (uint64_t)max_chunk * kv_choice_stride(&choice);
+        out->own[CHOSEN] = (uint64_t)most->chunk * kv_choice_stride(&choice);
 }
 
 void index_rows(const struct index_config *x, uint64_t off, enum kv_type type, struct arch_stores *out)
@@ -157,13 +157,16 @@ static struct indexer_call call_of(const struct index_part *x, const struct inde
 
 void index_run(const struct index_part *x, const struct part_call *call, const struct index_inputs *in)
 {
-    struct part_tokens parts[PART_MOST_TOKENS];
-    struct indexer_call calls[PART_MOST_TOKENS];
-    uint32_t n = part_tokens_with_state(x->room, call->chunk, x->rope, parts);
-    for (uint32_t i = 0; i < n; i++)
-        calls[i] = call_of(x, in, &parts[i], call->chunk->each ? i : 0);
-    if (call->chunk->each)
-        indexer_run(&x->op, x->room->exec, calls, n);
-    for (uint32_t i = 0; !call->chunk->each && i < n; i++)
-        indexer_run(&x->op, x->room->exec, &calls[i], 1);
+    struct part_tokens parts[PART_GROUP];
+    struct indexer_call calls[PART_GROUP];
+    const struct arch_chunk *c = call->chunk;
+    for (uint32_t first = 0, n; (n = part_tokens_with_state(x->room, c, x->rope, first, parts)) > 0;
+         first += n) {
+        for (uint32_t i = 0; i < n; i++)
+            calls[i] = call_of(x, in, &parts[i], c->each ? i : 0);
+        if (c->each)
+            indexer_run(&x->op, x->room->exec, calls, n);
+        for (uint32_t i = 0; !c->each && i < n; i++)
+            indexer_run(&x->op, x->room->exec, &calls[i], 1);
+    }
 }

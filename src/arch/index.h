@@ -28,7 +28,7 @@ struct index_inputs {
 struct kv_choice index_choice(const struct index_config *x);
 /* Adds the needs to those of the attention part. */
 void index_needs(const struct config *c, const struct index_config *x, const struct exec_caps *caps,
-                 uint32_t max_chunk, struct part_needs *out);
+                 const struct part_most *most, struct part_needs *out);
 /* Returns the type of index rows: blocks are chosen by them, so they keep more bits than q8_0 has. */
 enum kv_type index_type(enum kv_type type);
 /* Adds the store of the rows alone. off: as below. */

@@ -112,15 +112,16 @@ static struct mla_shape shape_of(const struct config *c, const struct latent_con
 }
 
 static void latent_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
-                         uint32_t max_chunk, struct part_needs *out)
+                         const struct part_most *most, struct part_needs *out)
 {
     const struct latent_config *m = &p->latent;
     const struct mla_shape shape = shape_of(c, m, KV_TYPE_F32);
     uint64_t ctx = (uint64_t)m->n_heads * m->v_dim;
     *out = (struct part_needs){.proj = in_stride(m), .mixed = ctx, .widest = size_max(ctx, m->q_lora_rank)};
-    out->own[Q] = m->q_lora_rank ? (uint64_t)max_chunk * q_b_rows(m) : 0;
-    out->own[SCRATCH] = mla_scratch_bytes(&shape, caps, max_chunk, config_longest_context(c)) / sizeof(float);
-    index_needs(c, &m->index, caps, max_chunk, out);
+    out->own[Q] = m->q_lora_rank ? (uint64_t)most->chunk * q_b_rows(m) : 0;
+    out->own[SCRATCH] =
+        mla_scratch_bytes(&shape, caps, most->chunk, config_longest_context(c)) / sizeof(float);
+    index_needs(c, &m->index, caps, most, out);
 }
 
 /* Returns the stores of latents and rotary keys. */
@@ -241,6 +242,7 @@ static uint64_t run_query(const struct latent *d, const struct part_call *call, 
                                      .x_stride = *stride,
                                      .y_stride = q_b_rows(d->config),
                                      .n = call->chunk->n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .eps = eps_of(d->config),
                                      .f16_scratch = r->f16_scratch.address});
     *stride = q_b_rows(d->config);

@@ -154,11 +154,11 @@ static int open_kind(struct moe *m, uint32_t i, struct moeflux_err *e)
     return experts_open(&kind->experts, m->exec, &experts, e);
 }
 
-bool moe_takes_rounds(const struct moe *m, uint32_t n)
+bool moe_takes_rounds(const struct moe *m, uint32_t plan_n)
 {
     bool takes = m->kinds.n > 0;
     for (uint32_t i = 0; i < m->kinds.n; i++)
-        takes = takes && experts_takes_rounds(&m->experts[i].experts, n);
+        takes = takes && experts_takes_rounds(&m->experts[i].experts, plan_n);
     return takes;
 }
 
@@ -256,17 +256,18 @@ static uint64_t router_norm(const struct moe_layer *y)
 }
 
 /* The router's logits are always float32: a small error in them selects another expert. */
-void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n)
+void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, const struct arch_tokens *all)
 {
-    bool up = experts_makes_shared(experts_of(m, y), n);
-    bool apart = m->f16_scratch && m->config->shared_inner && linear_takes_f16(&y->shared_in, n);
+    bool up = experts_makes_shared(experts_of(m, y), all->plan_n);
+    bool apart = m->f16_scratch && m->config->shared_inner && linear_takes_f16(&y->shared_in, all->plan_n);
     struct linear_call call = {.x = x,
                                .norm = router_norm(y),
                                .y = m->routed.address,
                                .x_stride = m->config->hidden,
                                .y_stride = m->router_rows,
-                               .n = n,
-                               .add = begin_logits(m, y, m->routed.address, n),
+                               .n = all->n,
+                               .chunk = all->plan_n,
+                               .add = begin_logits(m, y, m->routed.address, all->n),
                                .eps = m->config->rms_eps};
     if (up || !apart) {
         linear_run(up ? &y->router_gate : &y->router_in, m->exec, &call);
@@ -320,8 +321,8 @@ void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uin
                                      .stride = m->config->n_experts});
 }
 
-static struct experts_call call_of(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t chunk,
-                                   const struct arch_experts *part)
+static struct experts_call call_of(const struct moe *m, const struct moe_layer *y, uint64_t x,
+                                   uint32_t plan_n, const struct arch_experts *part)
 {
     uint64_t slot = (uint64_t)part->from * m->config->top_k * sizeof(float);
     uint64_t row = (uint64_t)m->router_rows * sizeof(float);
@@ -339,11 +340,11 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .router_table = y->table,
                                  .biases = y->biases,
                                  .shared_in = m->routed.address + part->from * row,
-                                 .shared_up = experts_makes_shared(experts, chunk) ? &y->shared_up : NULL,
+                                 .shared_up = experts_makes_shared(experts, plan_n) ? &y->shared_up : NULL,
                                  .shared_down = y->shared_down,
                                  .shared_stride = m->router_rows,
                                  .n = part->n,
-                                 .chunk = chunk,
+                                 .chunk = plan_n,
                                  .scratch = m->grouped.address,
                                  .f16_scratch = m->f16_scratch,
                                  .shared_out = &y->shared_out,
@@ -352,26 +353,26 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .more = part->more_rounds};
 }
 
-void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint64_t ids, uint32_t chunk,
+void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint64_t ids, uint32_t plan_n,
             const struct arch_experts *part)
 {
-    struct experts_call call = call_of(m, y, x, chunk, part);
+    struct experts_call call = call_of(m, y, x, plan_n, part);
     call.ids = ids + part->from * sizeof(int32_t);
     experts_run_up(experts_of(m, y), m->exec, &call);
 }
 
-void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t out, uint32_t chunk,
+void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t out, uint32_t plan_n,
               const struct arch_experts *part)
 {
-    const struct experts_call call = call_of(m, y, out, chunk, part);
+    const struct experts_call call = call_of(m, y, out, plan_n, part);
     experts_run_down(experts_of(m, y), m->exec, &call);
 }
 
 void moe_shared(const struct moe *m, const struct moe_layer *y, const struct moe_states *x, uint32_t layer,
-                uint64_t table, uint32_t n)
+                uint64_t table, const struct arch_tokens *all)
 {
-    struct experts_call call =
-        call_of(m, y, x->in, n, &(struct arch_experts){.layer = layer, .table = table, .n = n});
+    struct experts_call call = call_of(m, y, x->in, all->plan_n,
+                                       &(struct arch_experts){.layer = layer, .table = table, .n = all->n});
     call.only_shared = true;
     if (call.shared_up)
         experts_run_up(experts_of(m, y), m->exec, &call);

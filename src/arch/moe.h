@@ -19,6 +19,7 @@
 
 struct arch_experts;
 struct arch_request;
+struct arch_tokens;
 struct arch_view;
 struct config;
 struct expert_layout;
@@ -87,8 +88,8 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
                                        uint32_t kind);
 /* Opens the operations. All layers must be loaded and m->f16_scratch set. */
 int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e);
-/* Whether experts_takes_rounds holds for the experts of every layer. */
-bool moe_takes_rounds(const struct moe *m, uint32_t n);
+/* Whether experts_takes_rounds holds for the experts of every layer. plan_n: arch_plan_n. */
+bool moe_takes_rounds(const struct moe *m, uint32_t plan_n);
 /* Allocates its buffers for chunks of up to n tokens. */
 void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps *caps, uint32_t n,
                   struct scratch *to);
@@ -98,20 +99,20 @@ void moe_show(const struct moe *m, struct arch_view *view);
 
 /* Computes the router's logits for the hidden states x, f32 [n][hidden], and the other outputs of
  * router_in. */
-void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, uint32_t n);
+void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, const struct arch_tokens *all);
 /* Makes the router's choice, if the host needs it before the experts are computed. Otherwise moe_up makes it
  * (arch_experts.chooses). ids: i32 [n], the tokens. */
 void moe_choose(const struct moe *m, const struct moe_layer *y, uint64_t ids, uint32_t n);
 void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint64_t ids, uint32_t n);
-/* Compute the two halves of the experts: the first reads x, the second adds to `out`; both f32
- * [chunk][hidden], those of the whole chunk. ids: i32 [chunk]. */
-void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint64_t ids, uint32_t chunk,
+/* Compute the two halves of the experts: the first reads x, the second adds to `out`; both f32 [n][hidden],
+ * those of the whole chunk. ids: i32 [n]. */
+void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint64_t ids, uint32_t plan_n,
             const struct arch_experts *part);
-void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t out, uint32_t chunk,
+void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t out, uint32_t plan_n,
               const struct arch_experts *part);
 /* Adds the shared expert, without the routed experts. table: any table that operations can read. */
 void moe_shared(const struct moe *m, const struct moe_layer *y, const struct moe_states *x, uint32_t layer,
-                uint64_t table, uint32_t n);
+                uint64_t table, const struct arch_tokens *all);
 /* Computes x += sum, f32 [n][hidden]. */
 void moe_add(const struct moe *m, uint64_t x, uint64_t sum, uint32_t n);
 

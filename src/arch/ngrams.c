@@ -44,12 +44,12 @@ static uint32_t in_rows(const struct config *c)
 }
 
 static void ngrams_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
-                         uint32_t max_chunk, struct part_needs *out)
+                         const struct part_most *most, struct part_needs *out)
 {
     const struct ngram_shape shape = shape_of(c, &p->ngrams);
     (void)caps;
     *out = (struct part_needs){.proj = in_rows(c), .widest = p->ngrams.inner};
-    out->own[SCRATCH] = ngram_scratch(&shape, max_chunk);
+    out->own[SCRATCH] = ngram_scratch(&shape, most->chunk);
 }
 
 static void ngrams_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
@@ -138,11 +138,12 @@ static void ngrams_run(const void *self, const struct part_call *call)
                                      .x_stride = g->config->inner,
                                      .y_stride = in_rows(r->config),
                                      .n = c->n,
+                                     .chunk = arch_plan_n(c),
                                      .f16_scratch = r->f16_scratch.address});
-    struct part_tokens parts[PART_MOST_TOKENS];
-    uint32_t n = part_tokens_with_state(r, c, 0, parts);
-    for (uint32_t i = 0; i < n; i++)
-        add_rows(g, call, &parts[i]);
+    struct part_tokens parts[PART_GROUP];
+    for (uint32_t first = 0, n; (n = part_tokens_with_state(r, c, 0, first, parts)) > 0; first += n)
+        for (uint32_t i = 0; i < n; i++)
+            add_rows(g, call, &parts[i]);
 }
 
 const struct part part_ngrams = {

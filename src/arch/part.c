@@ -1,16 +1,27 @@
 #include "arch/part.h"
 
 #include "args.h"
+#include "base/mem.h"
 #include "model/config.h"
 #include "model/rope.h"
 #include "ops/gating.h"
+#include "ops/attention/attention.h"
+#include "ops/delta/delta.h"
 #include "ops/linear/linear.h"
+
+_Static_assert((int)PART_GROUP <= (int)ATTENTION_CONCURRENT && (int)PART_GROUP <= (int)DELTA_CONCURRENT,
+               "sequences of a group");
 
 float part_gating(const struct config *c, float clamp)
 {
     if (c->gelu)
         return GATING_GELU;
     return clamp > 0 ? gating_clamp(clamp, c->clamps_inputs) : c->swiglu_limit;
+}
+
+uint32_t part_n_concurrent(const struct part_most *most)
+{
+    return (uint32_t)size_min(size_min(most->batched, most->chunk), PART_GROUP);
 }
 
 uint32_t part_n_sequences(const struct arch_chunk *c)
@@ -29,12 +40,13 @@ struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_c
 }
 
 uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
-                                struct part_tokens *parts)
+                                uint32_t first, struct part_tokens *parts)
 {
-    uint32_t n = part_n_sequences(c);
+    uint32_t all = part_n_sequences(c), n = first < all ? all - first : 0;
+    n = (uint32_t)size_min(n, PART_GROUP);
     for (uint32_t i = 0; i < n; i++)
-        parts[i] = part_tokens_of(r, c, rope, i);
-    if (!c->keep)
+        parts[i] = part_tokens_of(r, c, rope, first + i);
+    if (!c->keep || n == 0)
         return n;
     parts[1] = parts[0];
     parts[0].n = c->keep;
@@ -58,6 +70,7 @@ void part_project(const struct part_room *r, const struct linear *w, const struc
                                      .x_stride = r->config->hidden,
                                      .y_stride = stride,
                                      .n = call->chunk->n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .eps = r->config->rms_eps,
                                      .f16_scratch = r->f16_scratch.address});
 }
@@ -70,6 +83,7 @@ void part_add(const struct part_room *r, const struct linear *w, const struct pa
                                      .x_stride = w->cols,
                                      .y_stride = r->config->hidden,
                                      .n = call->chunk->n,
+                                     .chunk = arch_plan_n(call->chunk),
                                      .add = call->adds,
                                      .f16_scratch = r->f16_scratch.address,
                                      .is_cast = is_cast});

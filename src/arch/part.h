@@ -31,8 +31,8 @@ struct part_needs {
 struct part_room {
     struct exec *exec;
     const struct config *config;
-    struct arch_span layers; /* the open layers */
-    uint32_t max_chunk;
+    struct arch_span layers;         /* the open layers */
+    uint32_t max_chunk, max_batched; /* arch_request's */
     enum kv_type kv_type;
     bool uses_f16;    /* prompts are computed with float16 factors */
     uint64_t x;       /* f32 [n][hidden]: the hidden states; with streams, a part's input */
@@ -53,9 +53,14 @@ struct part_call {
     uint32_t layer;
 };
 
+/* The most tokens, and the most sequences, of a chunk. */
+struct part_most {
+    uint32_t chunk, batched;
+};
+
 struct part {
     void (*needs)(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
-                  uint32_t max_chunk, struct part_needs *out);
+                  const struct part_most *most, struct part_needs *out);
     /* Adds the stores of a layer, with offsets from 0. NULL: the part has none. */
     void (*stores)(const struct part_config *p, enum kv_type type, struct arch_stores *out);
     /* `room` is complete; it and `p` outlive the part. On failure *self is NULL. */
@@ -79,17 +84,22 @@ struct part_tokens {
 /* Returns the activation of a feed-forward part with this clamp (0: none), as ops/gating.h has it. */
 float part_gating(const struct config *c, float clamp);
 
+/* Returns how many sequences need scratch memory at once. */
+uint32_t part_n_concurrent(const struct part_most *most);
 /* Returns how many sequences a chunk has. */
 uint32_t part_n_sequences(const struct arch_chunk *c);
 /* Returns the tokens of sequence idx. rope: index of the table of angles. */
 struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
                                   uint32_t idx);
 
-/* Returns how many runs of tokens have a recurrent state of their own, and fills parts [PART_MOST_TOKENS]:
- * those of each sequence, or with a state kept inside the chunk those before it and those after it. */
-enum { PART_MOST_TOKENS = EXEC_MAX_INVARIANT };
+/* Sequences whose operations may run concurrently (ATTENTION_CONCURRENT, DELTA_CONCURRENT): each has
+ * scratch memory of its own. Those of a larger chunk go in groups of so many. */
+enum { PART_GROUP = 32 };
+/* Returns how many runs of tokens have a recurrent state of their own, and fills parts [PART_GROUP]: those
+ * of the sequences from `first` on, at most PART_GROUP, or with a state kept inside the chunk those before
+ * it and those after it. 0: there are no more. */
 uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
-                                struct part_tokens *parts);
+                                uint32_t first, struct part_tokens *parts);
 
 /* Computes proj = W norm(in); the rows of proj are `stride` floats apart. */
 void part_project(const struct part_room *r, const struct linear *w, const struct part_call *call,

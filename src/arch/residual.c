@@ -2,9 +2,10 @@
 
 #include <stdio.h>
 
-#include "args.h"
+#include "arch/arch.h"
 #include "arch/loader.h"
 #include "arch/scratch.h"
+#include "args.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "model/config.h"
@@ -129,19 +130,22 @@ void residual_add(const struct residual *r, uint32_t from, uint32_t n)
 }
 
 /* The products are float32 on every path: the weights of all streams depend on them. */
-static void mix_joined(const struct residual *r, const struct residual_mix *m, uint64_t dst, uint32_t from,
-                       uint32_t n, bool adds)
+static void mix_joined(const struct residual *r, const struct residual_mix *m, uint64_t dst,
+                       const struct arch_tokens *t, bool adds)
 {
     const struct config *c = r->config;
     bool has_weights = m->coefficients != 0, joins = m != &r->last;
-    uint64_t x = norm_of(r, from, n).x;
+    uint64_t x = norm_of(r, t->from, t->n).x;
     if (adds || has_weights)
-        join(r, from, n, adds, has_weights);
+        join(r, t->from, t->n, adds, has_weights);
     if (has_weights)
-        linear_run(
-            &m->down, r->exec,
-            &(struct linear_call){
-                .x = x, .y = r->low.address, .x_stride = config_width(c), .y_stride = low_stride(c), .n = n});
+        linear_run(&m->down, r->exec,
+                   &(struct linear_call){.x = x,
+                                         .y = r->low.address,
+                                         .x_stride = config_width(c),
+                                         .y_stride = low_stride(c),
+                                         .n = t->n,
+                                         .chunk = t->plan_n});
     streams_collapse_run(
         &r->op, r->exec,
         &(struct streams_collapse_call){.x = x,
@@ -150,18 +154,18 @@ static void mix_joined(const struct residual *r, const struct residual_mix *m, u
                                         .scale = m->coefficients,
                                         .base = m->coefficients + n_scales(joins) * sizeof(float),
                                         .dst = dst,
-                                        .n = n,
+                                        .n = t->n,
                                         .stride = low_stride(c),
                                         .joins = joins});
 }
 
-static void mix_low_rank(const struct residual *r, const struct residual_mix *m, uint64_t dst, uint32_t from,
-                         uint32_t n, bool adds)
+static void mix_low_rank(const struct residual *r, const struct residual_mix *m, uint64_t dst,
+                         const struct arch_tokens *t, bool adds)
 {
     uint32_t width = config_width(r->config), stride = low_stride(r->config);
-    struct streams_norm_call norm = norm_of(r, from, n);
+    struct streams_norm_call norm = norm_of(r, t->from, t->n);
     if (adds)
-        set_add(r, from, &norm);
+        set_add(r, t->from, &norm);
     norm.norm = m->norm;
     norm.dst = r->normed.address;
     streams_norm_run(&r->op, r->exec, &norm);
@@ -170,25 +174,27 @@ static void mix_low_rank(const struct residual *r, const struct residual_mix *m,
                                      .y = r->low.address,
                                      .x_stride = width,
                                      .y_stride = stride,
-                                     .n = n,
+                                     .n = t->n,
+                                     .chunk = t->plan_n,
                                      .f16_scratch = r->f16_scratch});
     streams_low_run(&r->op, r->exec,
                     &(struct streams_low_call){
-                        .low = r->low.address, .n = n, .rank = r->config->streams.rank, .stride = stride});
+                        .low = r->low.address, .n = t->n, .rank = r->config->streams.rank, .stride = stride});
     linear_run(&m->up, r->exec,
                &(struct linear_call){.x = r->low.address,
                                      .y = r->up.address,
                                      .x_stride = stride,
                                      .y_stride = width,
-                                     .n = n,
+                                     .n = t->n,
+                                     .chunk = t->plan_n,
                                      .f16_scratch = r->f16_scratch});
     streams_mix_run(
         &r->op, r->exec,
-        &(struct streams_mix_call){.up = r->up.address, .normed = r->normed.address, .dst = dst, .n = n});
+        &(struct streams_mix_call){.up = r->up.address, .normed = r->normed.address, .dst = dst, .n = t->n});
 }
 
-void residual_mix(const struct residual *r, const struct residual_mix *m, uint64_t dst, uint32_t from,
-                  uint32_t n, bool adds)
+void residual_mix(const struct residual *r, const struct residual_mix *m, uint64_t dst,
+                  const struct arch_tokens *t, bool adds)
 {
-    (r->config->streams.rank ? mix_low_rank : mix_joined)(r, m, dst, from, n, adds);
+    (r->config->streams.rank ? mix_low_rank : mix_joined)(r, m, dst, t, adds);
 }

@@ -13,6 +13,7 @@
 #include "ops/linear/linear.h"
 #include "ops/streams/streams.h"
 
+struct arch_tokens;
 struct config;
 struct loader;
 struct moeflux_err;
@@ -52,10 +53,10 @@ void residual_close_mix(struct residual_mix *m, struct exec *x);
 
 /* Sets all streams to src, f32 [n][hidden]. */
 void residual_begin(const struct residual *r, uint64_t src, uint32_t n);
-/* Mixes the streams of tokens from .. from + n - 1 into dst, f32 [n][hidden]. adds: first adds r->out as
- * residual_add does. */
-void residual_mix(const struct residual *r, const struct residual_mix *m, uint64_t dst, uint32_t from,
-                  uint32_t n, bool adds);
+/* Mixes the streams of tokens t into dst, f32 [t->n][hidden]. adds: first adds r->out as residual_add
+ * does. */
+void residual_mix(const struct residual *r, const struct residual_mix *m, uint64_t dst,
+                  const struct arch_tokens *t, bool adds);
 /* Adds r->out to the streams of these tokens. */
 void residual_add(const struct residual *r, uint32_t from, uint32_t n);
 

@@ -46,6 +46,16 @@ static int open_trace(struct moeflux_model *m, const char *path, struct moeflux_
     return path ? trace_writer_open(&m->trace, path, &shape, e) : 0;
 }
 
+/* Returns stage.batched_plan_n. All batched evaluations take the same kernels, so that an answer does not
+ * depend on how many others there are. The smallest number is one that tiles of registers take
+ * (ops/linear/linear.h). */
+static uint32_t batched_plan_n(const struct moeflux_model *m, const struct exec *x)
+{
+    enum { LEAST = 33 };
+    bool has_matrices = m->max_batched > EXEC_MAX_INVARIANT && exec_get_caps(x).prompt_is_f16;
+    return has_matrices ? (uint32_t)size_max(m->max_batched, LEAST) : 0;
+}
+
 /* Opens the devices and decides, before anything is read, what each of them gets. */
 static int open_devices(struct moeflux_model *m, struct stage_plan *p, const struct moeflux_options *o,
                         const struct test_hooks *h, struct moeflux_err *e)
@@ -74,11 +84,13 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
     if (rc < 0)
         return rc;
     m->max_chunk = p->of[0].max_chunk;
+    m->max_batched = p->of[0].max_batched;
     m->kv_type = p->of[0].kv_type;
     m->n_checkpoints = p->n_checkpoints;
     m->n_cpu_layers = (uint32_t)size_min(o->n_cpu_layers, m->dir.config.n_layers);
     for (uint32_t i = 0; i < d.n; i++) {
         m->stages[i].layers = p->of[i].layers;
+        m->stages[i].batched_plan_n = batched_plan_n(m, d.execs[i]);
         m->stages[i].maps_weights = p->of[i].maps_weights;
         m->stages[i].cpu_layers = p->of[i].cpu_layers;
         m->stages[i].max_cpu_chunk = p->of[i].max_cpu_chunk;

@@ -28,6 +28,7 @@ struct moeflux_model {
     bool resident;
     bool computes_at_once; /* some stage's computes_at_once is set */
     uint32_t max_chunk;
+    uint32_t max_batched; /* load_plan.max_batched */
     enum kv_type kv_type;
     uint32_t n_checkpoints; /* the most that a session may have */
 

@@ -282,7 +282,7 @@ int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t
     if (n == 0)
         return err_set(e, ERR_USAGE, "no tokens to evaluate");
     if (n > s->max_context - s->pos)
-        return err_set(e, ERR_USAGE, "%u tokens after %u do not fit the context of %u (-c)", n, s->pos,
+        return err_set(e, ERR_USAGE, "%u tokens after %u do not fit the context of %u tokens", n, s->pos,
                        s->max_context);
     for (uint32_t i = 0; i < n; i++)
         if (ids[i] < 0 || (uint32_t)ids[i] >= vocab)

@@ -5,7 +5,9 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "engine/breakers.h"
+#include "engine/run/batched.h"
 #include "engine/run/step.h"
+#include "engine/session.h"
 #include "moeflux.h"
 #include "sample/sampler.h"
 #include "text/tokenizer/tokenizer.h"
@@ -211,6 +213,38 @@ int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_s
                          int32_t *next, struct moeflux_err *e)
 {
     return step_run(s, id, sampler->sampler, more, next, e);
+}
+
+/* Returns room for the logits of the session's last token. */
+static float *logits_of(struct moeflux_session *s, struct moeflux_err *e)
+{
+    if (!s->logits)
+        s->logits = mem_new(s->model->dir.config.vocab_size, sizeof *s->logits, e);
+    return s->logits;
+}
+
+int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
+                         struct moeflux_sampler *const *samplers, int32_t *next, struct moeflux_err *e)
+{
+    struct batched_token tokens[MOEFLUX_MAX_PARALLEL];
+    if (n == 0 || n > MOEFLUX_MAX_PARALLEL)
+        return err_set(e, ERR_USAGE, "a batch of %u sequences, expected 1 to %d", n, MOEFLUX_MAX_PARALLEL);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t vocab = list[i]->model->dir.config.vocab_size,
+                 n_ids = sampler_next_rule(samplers[i]->sampler, 0).n_ids;
+        if (n_ids != vocab)
+            return err_set(e, ERR_USAGE, "sampler %u has %u ids, the model has %u", i, n_ids, vocab);
+        tokens[i] = (struct batched_token){.session = list[i],
+                                           .id = ids[i],
+                                           .logits = logits_of(list[i], e),
+                                           .sampler = samplers[i]->sampler};
+        if (!tokens[i].logits)
+            return ERR_MEMORY;
+    }
+    int rc = batched_eval(tokens, n, NULL, NULL, e);
+    for (uint32_t i = 0; rc == 0 && i < n; i++)
+        rc = batched_choose(&tokens[i], samplers[i]->sampler, &next[i], e);
+    return rc;
 }
 
 int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e)

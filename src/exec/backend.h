@@ -62,6 +62,11 @@ struct exec {
     /* fragment_layout.h: NV's, KHR's */
     enum exec_fragment_layout { EXEC_LAYOUT_UNKNOWN, EXEC_LAYOUT_NO, EXEC_LAYOUT_YES } fragment_layout[2];
     struct exec_buffer code_books; /* code_books.h */
+    struct exec_records {          /* kernel.h */
+        struct exec_buffer room;
+        uint64_t part_bytes, used; /* a batch's share of it; what the open batch has used */
+        uint32_t part;
+    } records;
     /* exec_set_batch_invariant */
     bool is_batch_invariant;
     bool is_watched;
@@ -71,6 +76,8 @@ struct exec {
     struct exec_stats stats;
 };
 
+/* Begins the records of a batch. */
+void exec_begin_records(struct exec *x);
 /* Calls the watch; when it says stop, sets the fault to ERR_INTERRUPTED. */
 void exec_ask_watch(struct exec *x);
 /* Returns the index of a name in stats.times; the last one when there is no room. */

@@ -25,6 +25,7 @@ void exec_close(struct exec *x)
     if (!x)
         return;
     exec_buffer_free(x, &x->code_books);
+    exec_buffer_free(x, &x->records.room);
     x->backend->close(x);
 }
 
@@ -158,6 +159,7 @@ int exec_wait_idle(struct exec *x, uint64_t ns, struct moeflux_err *e)
 void exec_begin(struct exec *x)
 {
     x->fault = (struct moeflux_err){0};
+    exec_begin_records(x);
     x->backend->begin(x);
 }
 

@@ -149,8 +149,13 @@ int exec_wait_idle(struct exec *x, uint64_t ns, struct moeflux_err *e);
  * the first batch waits. ERR_DEVICE. */
 int exec_await_kernels(struct exec *x, struct moeflux_err *e);
 
-/* Makes the results of operations on up to max_invariant tokens batch-invariant, or ends that. Has no effect
- * on a device, where they always are. */
+/* Reserves memory, in bytes, for the arguments of one batch's operations on several sequences; until
+ * exec_close. The first call counts. Has no effect on host backends. */
+int exec_reserve_records(struct exec *x, uint64_t bytes, struct moeflux_err *e);
+
+/* Makes the results of operations on any number of tokens those of each token alone, or ends that. Has no
+ * effect on a device: there the calls name the kernels (linear_call.chunk), and up to max_invariant tokens
+ * at once are exact. */
 void exec_set_batch_invariant(struct exec *x, bool on);
 
 void exec_begin(struct exec *x);

@@ -98,5 +98,6 @@ void moeflux_answer_free(struct moeflux_answer *a)
 
 const char *moeflux_stop_name(enum moeflux_stop stop)
 {
-    return answer_stop_name((enum answer_stop)stop);
+    bool is_known = (unsigned)stop < ANSWER_N_STOPS;
+    return is_known ? answer_stop_name((enum answer_stop)stop) : "unknown";
 }

@@ -15,6 +15,7 @@ struct moeflux_answer {
     char *stop_text, *skipped_tool; /* NULL: none */
     uint64_t seed, prompt_ns;
     uint32_t n_prompt, n_reused; /* tokens */
+    bool continues;              /* it continues the last message of the request */
 };
 
 /* Fills the piece of moeflux.h that stands for `p`. call, logprobs [1 + LOGPROBS_MAX]: room for what it

@@ -12,6 +12,7 @@ struct batcher {
     struct moeflux_model *model;
     uint32_t most; /* most tokens of a group */
     uint32_t n_stages;
+    bool is_exact;                      /* moeflux_batched_is_exact */
     pthread_mutex_t lock;               /* protects the members below */
     struct batcher_slot *first, **last; /* waiting slots, the oldest first */
     /* threads that joined, that wait, whose tokens are in flight */
@@ -28,6 +29,7 @@ int batcher_new(struct batcher **out, struct moeflux_model *m, struct moeflux_er
     b->model = m;
     b->most = (uint32_t)size_min(moeflux_max_batched(m), BATCHER_MOST);
     b->n_stages = batched_n_stages(m);
+    b->is_exact = moeflux_batched_is_exact(m);
     b->last = &b->first;
     if (pthread_mutex_init(&b->lock, NULL) == 0)
         return 0;
@@ -99,32 +101,26 @@ static void leave_first(void *ctx)
 
 static void eval_each(struct batcher_slot *const *list, uint32_t n)
 {
-    for (uint32_t i = 0; i < n; i++) {
-        const struct moeflux_outputs outputs = {.logits = list[i]->logits};
-        list[i]->rc = moeflux_session_eval(list[i]->sequence, &list[i]->id, 1, &outputs, &list[i]->error);
-    }
+    for (uint32_t i = 0; i < n; i++)
+        list[i]->rc = batched_eval(&list[i]->token, 1, NULL, NULL, &list[i]->error);
 }
 
 /* Evaluates a group. A failure may be the fault of one sequence: then each is evaluated alone. */
 static void eval_group(struct batcher *b, const struct batcher_slot *leader)
 {
     struct batcher_slot *const *list = leader->group;
-    struct moeflux_session *sequences[BATCHER_MOST] = {0};
-    float *logits[BATCHER_MOST] = {0};
-    int32_t ids[BATCHER_MOST] = {0};
+    struct batched_token tokens[BATCHER_MOST];
     struct moeflux_err e = {0};
     uint32_t n = leader->n_group;
-    for (uint32_t i = 0; i < n; i++) {
-        sequences[i] = list[i]->sequence;
-        logits[i] = list[i]->logits;
-        ids[i] = list[i]->id;
-    }
-    int rc = batched_eval(sequences, ids, n, logits, leave_first, b, &e);
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = list[i]->token;
+    int rc = batched_eval(tokens, n, leave_first, b, &e);
     if (rc && rc != ERR_INTERRUPTED && n > 1) {
         eval_each(list, n);
         return;
     }
     for (uint32_t i = 0; i < n; i++) {
+        list[i]->token = tokens[i];
         list[i]->rc = rc;
         list[i]->error = e;
     }
@@ -154,15 +150,16 @@ static void add(struct batcher *b, struct batcher_slot *slot)
     b->n_waiting++;
 }
 
-/* Appends a token to the generator's sequence; g->logits receives the logits after it. */
-static int eval(struct batcher_slot *slot, struct generator *g, int32_t id, struct moeflux_err *e)
+/* Appends a token to the generator's sequence. sampler: what may choose the next one; NULL: g->logits
+ * receives the logits after it. */
+static int eval(struct batcher_slot *slot, struct generator *g, int32_t id, const struct sampler *sampler,
+                struct moeflux_err *e)
 {
     struct batcher *b = slot->batcher;
     if (pthread_cond_init(&slot->changed, NULL) != 0)
         return err_set(e, ERR_MEMORY, "out of memory for a lock");
-    slot->sequence = g->sequence;
-    slot->id = id;
-    slot->logits = g->logits;
+    slot->token =
+        (struct batched_token){.session = g->sequence, .id = id, .logits = g->logits, .sampler = sampler};
     pthread_mutex_lock(&b->lock);
     add(b, slot);
     wake(b);
@@ -194,22 +191,19 @@ static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux
     /* The last token of a prompt. */
     if (!slot->has_joined)
         return moeflux_session_eval(g->sequence, &id, 1, &(struct moeflux_outputs){.logits = g->logits}, e);
-    return eval(slot, g, id, e);
+    return eval(slot, g, id, NULL, e);
 }
 
 /* Evaluates a token and samples the next one. If no other answer runs, the device may sample and begin the
- * next evaluation. */
+ * next evaluation, in exact arithmetic. */
 static int eval_step(void *ctx, struct generator *g, int32_t id, bool more, int32_t *next,
                      struct moeflux_err *e)
 {
     struct batcher_slot *slot = ctx;
-    if (is_alone(slot->batcher))
+    if (slot->batcher->is_exact && is_alone(slot->batcher))
         return generator_step_alone(g, id, more, next, e);
-    int rc = eval(slot, g, id, e);
-    if (rc)
-        return rc;
-    sampler_accept(g->sampler, id);
-    return generator_choose(g, next, e);
+    int rc = eval(slot, g, id, g->sampler, e);
+    return rc ? rc : batched_choose(&slot->token, g->sampler, next, e);
 }
 
 void batcher_bind(struct batcher *b, struct batcher_slot *slot, struct generator *g)

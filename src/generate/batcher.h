@@ -11,9 +11,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/run/batched.h"
 #include "moeflux.h"
 
-enum { BATCHER_MOST = 8 }; /* most tokens of a group */
+enum { BATCHER_MOST = MOEFLUX_MAX_PARALLEL }; /* most tokens of a group */
 
 struct answer;
 struct answer_options;
@@ -32,9 +33,7 @@ struct batcher_slot {
 
     /* Private to the batcher. */
     uint32_t number;
-    struct moeflux_session *sequence;
-    int32_t id;
-    float *logits;
+    struct batched_token token;
     bool is_done;
     int rc;
     struct moeflux_err error;

@@ -15,32 +15,38 @@
 #include "generate/choice.h"
 #include "generate/constrain.h"
 #include "generate/generator.h"
+#include "generate/model_sampling.h"
 #include "generate/prefill.h"
 #include "generate/request.h"
 #include "generate/request_api.h"
 #include "generate/turn_stops.h"
 #include "text/grammar/constraint.h"
 
-/* What a thread needs while it answers. Lanes are kept: their chat templates and logits are used again. */
-struct lane {
+/* What a thread needs while it answers. Workers are kept: their chat templates and logits are used again. */
+struct worker {
     struct generator generator;
     struct batcher_slot slot;
-    struct lane *next;
+    struct worker *next;
 };
 
 struct moeflux_chat {
-    struct generator generator; /* what the lanes share; its model is borrowed */
+    struct generator generator; /* what the workers share; its model is borrowed */
     struct batcher *batcher;
-    pthread_mutex_t lock; /* protects the idle lanes */
+    struct request_options defaults; /* defaults of requests, with the sampling of the model's file */
+    pthread_mutex_t lock;            /* protects the idle workers */
     bool has_lock;
-    struct lane *idle;
+    struct worker *idle;
 };
 
 /* ---- a chat ---- */
 
 static int prepare(struct moeflux_chat *c, struct moeflux_model *m, struct moeflux_err *e)
 {
+    size_t ignored;
     int rc = generator_of_model(&c->generator, m, e);
+    c->defaults = request_defaults();
+    if (!rc)
+        rc = model_sampling_take(&c->defaults.sampling, NULL, c->generator.dir, &ignored, e);
     if (!rc && !c->generator.tokenizer)
         rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a chat needs", c->generator.dir);
     if (!rc)
@@ -57,8 +63,10 @@ static int prepare(struct moeflux_chat *c, struct moeflux_model *m, struct moefl
 int moeflux_chat_open(struct moeflux_chat **out, struct moeflux_model *m, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
-    struct moeflux_chat *c = mem_new(1, sizeof *c, &why);
     *out = NULL;
+    if (!m)
+        return err_set(e, ERR_USAGE, "the model is NULL");
+    struct moeflux_chat *c = mem_new(1, sizeof *c, &why);
     if (c && prepare(c, m, &why) == 0) {
         *out = c;
         return 0;
@@ -67,7 +75,7 @@ int moeflux_chat_open(struct moeflux_chat **out, struct moeflux_model *m, struct
     return err_set(e, why.code, "%s", why.text);
 }
 
-static void free_lane(struct lane *l)
+static void free_worker(struct worker *l)
 {
     generator_unshare(&l->generator);
     free(l);
@@ -77,9 +85,9 @@ void moeflux_chat_close(struct moeflux_chat *c)
 {
     if (!c)
         return;
-    for (struct lane *l = c->idle, *next; l; l = next) {
+    for (struct worker *l = c->idle, *next; l; l = next) {
         next = l->next;
-        free_lane(l);
+        free_worker(l);
     }
     batcher_free(c->batcher);
     c->generator.model = NULL;
@@ -89,32 +97,32 @@ void moeflux_chat_close(struct moeflux_chat *c)
     free(c);
 }
 
-/* ---- lanes ---- */
+/* ---- workers ---- */
 
-static struct lane *new_lane(struct moeflux_chat *c, struct moeflux_err *e)
+static struct worker *new_worker(struct moeflux_chat *c, struct moeflux_err *e)
 {
-    struct lane *l = mem_new(1, sizeof *l, e);
+    struct worker *l = mem_new(1, sizeof *l, e);
     if (!l)
         return NULL;
     generator_share(&l->generator, &c->generator, 0);
     if (!(l->generator.logits = mem_new(c->generator.info.vocab_size, sizeof(float), e))) {
-        free_lane(l);
+        free_worker(l);
         return NULL;
     }
     batcher_bind(c->batcher, &l->slot, &l->generator);
     return l;
 }
 
-/* Returns a lane for a session; NULL: without one, to make the tokens of a prompt. Fails with NULL and `e`
+/* Returns a worker for a session; NULL: without one, to make the tokens of a prompt. Fails with NULL and `e`
  * filled. */
-static struct lane *take_lane(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_err *e)
+static struct worker *take_worker(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_err *e)
 {
     pthread_mutex_lock(&c->lock);
-    struct lane *l = c->idle;
+    struct worker *l = c->idle;
     if (l)
         c->idle = l->next;
     pthread_mutex_unlock(&c->lock);
-    if (!l && !(l = new_lane(c, e)))
+    if (!l && !(l = new_worker(c, e)))
         return NULL;
     struct generator *g = &l->generator;
     g->sequence = s;
@@ -123,7 +131,7 @@ static struct lane *take_lane(struct moeflux_chat *c, struct moeflux_session *s,
     return l;
 }
 
-static void put_lane(struct moeflux_chat *c, struct lane *l)
+static void put_worker(struct moeflux_chat *c, struct worker *l)
 {
     l->generator.sequence = NULL;
     l->generator.progress = (struct moeflux_progress){0};
@@ -137,12 +145,11 @@ static void put_lane(struct moeflux_chat *c, struct lane *l)
 
 /* Reads the fields and makes the tokens of the prompt. The reading changes the fields: a copy of them is
  * read. */
-static int read_request(const struct moeflux_request *from, struct generator *g, struct request *r,
-                        struct moeflux_err *e)
+static int read_request(const struct moeflux_chat *c, const struct moeflux_request *from, struct generator *g,
+                        struct request *r, struct moeflux_err *e)
 {
-    const struct request_options defaults = request_defaults();
     json_t *fields = json_deep_copy(from->fields);
-    int rc = fields ? request_take(r, fields, &defaults, e)
+    int rc = fields ? request_take(r, fields, &c->defaults, e)
                     : err_set(e, ERR_MEMORY, "out of memory for a request");
     json_decref(fields);
     return rc ? rc : request_encode(r, g, e);
@@ -153,14 +160,16 @@ int64_t moeflux_chat_encode(struct moeflux_chat *c, const struct moeflux_request
 {
     struct moeflux_err why = {0};
     struct request read = {0};
-    struct lane *l = take_lane(c, NULL, &why);
-    int rc = l ? read_request(r, &l->generator, &read, &why) : ERR_MEMORY;
+    if (!c || !r || (!ids && cap > 0))
+        return err_set(e, ERR_USAGE, "the %s is NULL", !c ? "chat" : !r ? "request" : "room for ids");
+    struct worker *l = take_worker(c, NULL, &why);
+    int rc = l ? read_request(c, r, &l->generator, &read, &why) : ERR_MEMORY;
     if (!rc && cap > 0)
         memcpy(ids, read.tokens.ids, size_min(read.tokens.n, cap) * sizeof *ids);
     int64_t n = rc ? err_set(e, rc, "%s", why.text) : (int64_t)read.tokens.n;
     request_free(&read);
     if (l)
-        put_lane(c, l);
+        put_worker(c, l);
     return n;
 }
 
@@ -169,11 +178,11 @@ int64_t moeflux_chat_encode(struct moeflux_chat *c, const struct moeflux_request
 /* An answer that is being computed. */
 struct run {
     struct moeflux_chat *chat;
-    struct lane *lane;
+    struct worker *worker;
     struct moeflux_request *asked;
     struct choice choice;
     struct moeflux_answer *answer;
-    bool (*piece)(void *ctx, const struct moeflux_piece *p);
+    bool (*piece)(void *ctx, const struct moeflux_piece *p); /* NULL: none, or it has returned false */
     void *ctx;
 };
 
@@ -191,20 +200,12 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
     struct moeflux_logprob logprobs[1 + LOGPROBS_MAX];
     const struct moeflux_piece piece = answer_api_piece(p, &call, logprobs);
     (void)e;
-    /* Nothing follows a piece that the caller did not want. */
-    if (r->piece && !atomic_load(&r->asked->is_cancelled) && !r->piece(r->ctx, &piece))
+    /* After a cancel from outside, the text that was computed still arrives. */
+    if (r->piece && !r->piece(r->ctx, &piece)) {
+        r->piece = NULL;
         atomic_store(&r->asked->is_cancelled, true);
+    }
     return 0;
-}
-
-static int check_length(const struct run *r, struct moeflux_err *e)
-{
-    const struct generator *g = &r->lane->generator;
-    size_t n = r->choice.request.tokens.n;
-    if (n <= g->max_context)
-        return 0;
-    return err_set(e, ERR_USAGE, "the request: the prompt has %zu tokens, the session holds %u", n,
-                   g->max_context);
 }
 
 static int choose_seed(struct run *r, struct moeflux_err *e)
@@ -221,7 +222,7 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
                    uint32_t *n_reused, struct moeflux_err *e)
 {
     const struct run *r = ctx;
-    struct generator *g = &r->lane->generator;
+    struct generator *g = &r->worker->generator;
     const struct prefill p = {.ids = c->request.tokens.ids,
                               .n = (uint32_t)c->request.tokens.n,
                               .sampling = sampling,
@@ -234,11 +235,11 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
 /* Evaluates the prompt and decodes the answer. */
 static int compute(struct run *r, struct moeflux_err *e)
 {
-    struct generator *g = &r->lane->generator;
+    struct generator *g = &r->worker->generator;
     struct choice *c = &r->choice;
     const struct choice_call call = {.generator = g,
                                      .grammars = &r->chat->generator,
-                                     .slot = &r->lane->slot,
+                                     .slot = &r->worker->slot,
                                      .sink = {give_piece, r},
                                      .prefill = prefill,
                                      .ctx = r};
@@ -255,11 +256,12 @@ static int compute(struct run *r, struct moeflux_err *e)
 
 static int answer(struct run *r, struct moeflux_err *e)
 {
-    struct generator *g = &r->lane->generator;
-    int rc = read_request(r->asked, g, &r->choice.request, e);
+    struct generator *g = &r->worker->generator;
+    int rc = read_request(r->chat, r->asked, g, &r->choice.request, e);
     r->answer->n_prompt = (uint32_t)r->choice.request.tokens.n;
+    r->answer->continues = !rc && !r->choice.request.options.new_message;
     if (!rc)
-        rc = check_length(r, e);
+        rc = request_check_length(&r->choice.request, g->max_context, e);
     if (!rc)
         rc = choose_seed(r, e);
     if (rc)
@@ -287,24 +289,24 @@ static int run(struct run *r, struct moeflux_session *s, struct moeflux_err *e)
     int rc = check_session(r->chat, s, e);
     if (rc)
         return rc;
-    if (!(r->answer = mem_new(1, sizeof *r->answer, e)) || !(r->lane = take_lane(r->chat, s, e)))
+    if (!(r->answer = mem_new(1, sizeof *r->answer, e)) || !(r->worker = take_worker(r->chat, s, e)))
         rc = ERR_MEMORY;
     if (!rc)
         rc = answer(r, e);
     choice_free(&r->choice);
-    if (r->lane)
-        put_lane(r->chat, r->lane);
+    if (r->worker)
+        put_worker(r->chat, r->worker);
     return rc;
 }
 
-int moeflux_chat_answer(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_request *r,
-                        bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
-                        struct moeflux_answer **out, struct moeflux_err *e)
+/* Does the work of moeflux_chat_answer. A cancel since the caller began the answer holds. */
+static int answer_request(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_request *r,
+                          bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
+                          struct moeflux_answer **out, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
     struct run of = {.chat = c, .asked = r, .piece = piece, .ctx = ctx};
     int rc = run(&of, s, &why);
-    atomic_store(&r->is_cancelled, false);
     if (rc || !out)
         moeflux_answer_free(of.answer);
     if (out)
@@ -312,16 +314,38 @@ int moeflux_chat_answer(struct moeflux_chat *c, struct moeflux_session *s, struc
     return rc ? err_set(e, rc, "%s", why.text) : 0;
 }
 
+static int check_arguments(const struct moeflux_chat *c, const struct moeflux_session *s,
+                           const struct moeflux_request *r, struct moeflux_err *e)
+{
+    const char *name = !c ? "chat" : !s ? "session" : !r ? "request" : NULL;
+    return name ? err_set(e, ERR_USAGE, "the %s is NULL", name) : 0;
+}
+
+int moeflux_chat_answer(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_request *r,
+                        bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
+                        struct moeflux_answer **out, struct moeflux_err *e)
+{
+    int rc = check_arguments(c, s, r, e);
+    if (rc) {
+        if (out)
+            *out = NULL;
+        return rc;
+    }
+    /* A cancel that came too late for the last answer must not end this one. */
+    atomic_store(&r->is_cancelled, false);
+    return answer_request(c, s, r, piece, ctx, out, e);
+}
+
 /* ---- several answers ---- */
 
 /* What the threads of several tasks share. */
-struct crowd {
+struct task_group {
     struct moeflux_chat *chat;
     pthread_mutex_t lock; /* held during a callback */
 };
 
-struct member {
-    struct crowd *crowd;
+struct task_thread {
+    struct task_group *group;
     struct moeflux_task *task;
     pthread_t thread;
     bool has_thread;
@@ -329,27 +353,36 @@ struct member {
 
 static bool give_in_turn(void *ctx, const struct moeflux_piece *p)
 {
-    const struct member *m = ctx;
-    pthread_mutex_lock(&m->crowd->lock);
+    const struct task_thread *m = ctx;
+    pthread_mutex_lock(&m->group->lock);
     bool more = m->task->piece(m->task->ctx, p);
-    pthread_mutex_unlock(&m->crowd->lock);
+    pthread_mutex_unlock(&m->group->lock);
     return more;
 }
 
 static void *answer_task(void *ctx)
 {
-    struct member *m = ctx;
+    struct task_thread *m = ctx;
     struct moeflux_task *t = m->task;
-    moeflux_chat_answer(m->crowd->chat, t->session, t->request, t->piece ? give_in_turn : NULL, m, &t->answer,
-                        &t->err);
+    answer_request(m->group->chat, t->session, t->request, t->piece ? give_in_turn : NULL, m, &t->answer,
+                   &t->err);
     return NULL;
 }
 
-static int check_tasks(const struct moeflux_task *tasks, uint32_t n, struct moeflux_err *e)
+static int check_tasks(const struct moeflux_chat *c, const struct moeflux_task *tasks, uint32_t n,
+                       struct moeflux_err *e)
 {
     if (n > MOEFLUX_MAX_TASKS)
         return err_set(e, ERR_USAGE, "%u requests at the same time, expected at most %d", n,
                        MOEFLUX_MAX_TASKS);
+    if (n > 0 && !tasks)
+        return err_set(e, ERR_USAGE, "the list of tasks is NULL");
+    for (uint32_t i = 0; i < n; i++) {
+        struct moeflux_err why;
+        int rc = check_arguments(c, tasks[i].session, tasks[i].request, &why);
+        if (rc)
+            return err_set(e, rc, "task %u: %s", i, why.text);
+    }
     for (uint32_t i = 0; i < n; i++)
         for (uint32_t k = 0; k < i; k++)
             if (tasks[i].session == tasks[k].session || tasks[i].request == tasks[k].request)
@@ -361,16 +394,18 @@ static int check_tasks(const struct moeflux_task *tasks, uint32_t n, struct moef
 int moeflux_chat_answer_all(struct moeflux_chat *c, struct moeflux_task *tasks, uint32_t n,
                             struct moeflux_err *e)
 {
-    struct crowd crowd = {.chat = c};
-    struct member members[MOEFLUX_MAX_TASKS] = {0};
-    int rc = check_tasks(tasks, n, e), n_failed = 0;
+    struct task_group group = {.chat = c};
+    struct task_thread threads[MOEFLUX_MAX_TASKS] = {0};
+    int rc = check_tasks(c, tasks, n, e), n_failed = 0;
     if (rc)
         return rc;
-    if (pthread_mutex_init(&crowd.lock, NULL) != 0)
+    if (pthread_mutex_init(&group.lock, NULL) != 0)
         return err_set(e, ERR_MEMORY, "out of memory for a lock");
+    for (uint32_t i = 0; i < n; i++)
+        atomic_store(&tasks[i].request->is_cancelled, false);
     for (uint32_t i = 0; i < n; i++) {
-        struct member *m = &members[i];
-        *m = (struct member){.crowd = &crowd, .task = &tasks[i]};
+        struct task_thread *m = &threads[i];
+        *m = (struct task_thread){.group = &group, .task = &tasks[i]};
         tasks[i].answer = NULL;
         tasks[i].err = (struct moeflux_err){0};
         m->has_thread = pthread_create(&m->thread, NULL, answer_task, m) == 0;
@@ -378,11 +413,11 @@ int moeflux_chat_answer_all(struct moeflux_chat *c, struct moeflux_task *tasks, 
             err_set(&tasks[i].err, ERR_MEMORY, "no thread could be started for the answer");
     }
     for (uint32_t i = 0; i < n; i++) {
-        if (members[i].has_thread)
-            pthread_join(members[i].thread, NULL);
+        if (threads[i].has_thread)
+            pthread_join(threads[i].thread, NULL);
         n_failed += tasks[i].err.code != 0;
     }
-    pthread_mutex_destroy(&crowd.lock);
+    pthread_mutex_destroy(&group.lock);
     return n_failed;
 }
 
@@ -415,6 +450,12 @@ int moeflux_grammar_new(struct moeflux_grammar **out, struct moeflux_chat *c, en
                         const char *text, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
+    bool is_known = kind >= MOEFLUX_GRAMMAR_RULES && kind <= MOEFLUX_GRAMMAR_REGEX;
+    *out = NULL;
+    if (!c || !is_known || (!text && kind != MOEFLUX_GRAMMAR_JSON_OBJECT))
+        return !c         ? err_set(e, ERR_USAGE, "the chat is NULL")
+               : is_known ? err_set(e, ERR_USAGE, "the text of the grammar is NULL")
+                          : err_set(e, ERR_USAGE, "no kind of grammar has the number %d", (int)kind);
     struct moeflux_grammar *g = *out = mem_new(1, sizeof *g, &why);
     if (g && begin_grammar(g, c, kind, text, &why) == 0)
         return 0;

@@ -1,5 +1,5 @@
 /* choice.h - one answer that is asked for: what it is computed from, how it is computed, and how it ended.
- * The terminal, --batch and the server ask in this form. */
+ * The terminal, --batch, the server and the library ask in this form. */
 #ifndef MOEFLUX_GENERATE_CHOICE_H
 #define MOEFLUX_GENERATE_CHOICE_H
 

@@ -44,7 +44,7 @@ struct job *jobs_new(struct choice *choices, uint32_t n, const struct job_calls 
         j->n = n;
         j->calls = calls;
         j->owner = owner;
-        j->holder = JOBS_NO_HOLDER;
+        j->copy = JOBS_NO_COPY;
     }
     return j;
 }
@@ -86,24 +86,24 @@ static bool has_fewest(const struct jobs *q, uint32_t group)
     return true;
 }
 
-/* Returns whether the first job waits for its holder. Evaluating the prompt again on another copy costs about
- * as much as one more job on the holder. It is not worth more than that: all prompts with a common prefix
- * would have one holder. */
-static bool goes_to_holder(const struct jobs *q)
+/* Returns whether the first job waits for the copy that has its prompt. Evaluating the prompt again on
+ * another copy costs about as much as one more job there. It is not worth more than that: all prompts with
+ * a common prefix would go to one copy. */
+static bool goes_to_copy(const struct jobs *q)
 {
-    uint32_t holder = q->first->holder, fewest = UINT32_MAX;
-    if (holder == JOBS_NO_HOLDER || q->groups[holder].n_running >= q->groups[holder].n_workers)
+    uint32_t copy = q->first->copy, fewest = UINT32_MAX;
+    if (copy == JOBS_NO_COPY || q->groups[copy].n_running >= q->groups[copy].n_workers)
         return false;
     for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++)
         if (q->groups[i].n_workers > 0 && q->groups[i].n_running < fewest)
             fewest = q->groups[i].n_running;
-    return q->groups[holder].n_running <= fewest + 1;
+    return q->groups[copy].n_running <= fewest + 1;
 }
 
 /* Returns whether this group takes the first job. */
 static bool is_next(const struct jobs *q, uint32_t group)
 {
-    return goes_to_holder(q) ? group == q->first->holder : has_fewest(q, group);
+    return goes_to_copy(q) ? group == q->first->copy : has_fewest(q, group);
 }
 
 void jobs_add_worker(struct jobs *q, uint32_t group)
@@ -237,6 +237,12 @@ void jobs_finish(struct jobs *q, struct job *j)
     unlink_running(q, j);
     j->state = JOB_DONE;
     q->n_ended++;
+    /* The jobs that took the memory end, so the limit must not stay. One that is tried too early costs the
+     * evaluation of a part of its prompt. */
+    if (q->most_running < UINT32_MAX && ++q->n_fitted >= q->most_running) {
+        q->most_running++;
+        q->n_fitted = 0;
+    }
     /* The connection may free the job as soon as the lock is released. */
     pthread_cond_broadcast(&j->changed);
     pthread_cond_broadcast(&q->more);
@@ -256,6 +262,7 @@ bool jobs_put_back(struct jobs *q, struct job *j, bool freed)
             q->last = j;
         q->n_waiting++;
         q->most_running = q->n_running ? q->n_running : 1;
+        q->n_fitted = 0;
         pthread_cond_broadcast(&j->changed);
         pthread_cond_broadcast(&q->more);
     }

@@ -26,7 +26,7 @@ struct job_piece {
     char text[];
 };
 
-static const uint32_t JOBS_NO_HOLDER = UINT32_MAX;
+static const uint32_t JOBS_NO_COPY = UINT32_MAX;
 
 enum job_state { JOB_NEW, JOB_WAITING, JOB_RUNNING, JOB_DONE };
 
@@ -51,9 +51,9 @@ struct job { /* freed with jobs_release */
     const struct job_calls *calls;
     void *owner; /* the caller's */
 
-    /* The group whose copy of the model holds the state of the prompt's beginning; JOBS_NO_HOLDER: none. Set
+    /* The group whose copy of the model holds the state of the prompt's beginning; JOBS_NO_COPY: none. Set
      * before the job is added. */
-    uint32_t holder;
+    uint32_t copy;
 
     atomic_bool cancelled; /* nobody waits for it any more */
     uint64_t added_ns;
@@ -67,8 +67,9 @@ struct job { /* freed with jobs_release */
     struct job_piece *first, *last;
 };
 
-/* The workers of one copy of the model. A job goes to its holder if a worker there is not busy and at most
- * one more job runs there than elsewhere; otherwise to the group with the fewest running jobs. */
+/* The workers of one copy of the model. A job goes to the copy that has its prompt if a worker there is not
+ * busy and at most one more job runs there than elsewhere; otherwise to the group with the fewest running
+ * jobs. */
 struct jobs_group {
     uint32_t n_workers, n_idle, n_running;
 };
@@ -80,7 +81,8 @@ struct jobs {
     struct job *first, *last; /* those that wait */
     struct job *running;
     uint32_t n_waiting, n_running, most_waiting;
-    uint32_t most_running; /* more would not fit in memory */
+    uint32_t most_running; /* more did not fit in memory (jobs_put_back) */
+    uint32_t n_fitted;     /* jobs that have ended since most_running changed */
     uint64_t n_ended;      /* jobs that were finished so far */
     const char *closed;    /* why no job is taken any more; NULL: some are */
 };
@@ -110,7 +112,8 @@ int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *p, struc
 /* Ends a job whose results are filled. */
 void jobs_finish(struct jobs *q, struct job *j);
 /* Puts a running job that found too little memory in front of those that wait, and lowers the number of jobs
- * that may run to those that do now, at least one. freed: the caller has freed some. False: none was, and no
+ * that may run to those that do now, at least one. One more may run each time as many jobs have ended as
+ * may run. freed: the caller has freed some. False: none was, and no
  * other job ran at any time. It would find no more the next time, and is still running. */
 bool jobs_put_back(struct jobs *q, struct job *j, bool freed);
 

@@ -200,6 +200,18 @@ int request_encode(struct request *r, struct generator *s, struct moeflux_err *e
     return request_prompt_encode(r, s, where.text, e);
 }
 
+int request_check_length(struct request *r, uint32_t max_context, struct moeflux_err *e)
+{
+    struct where where = where_of(r);
+    if (r->tokens.n <= max_context)
+        return 0;
+    r->is_too_long = true;
+    /* Clients look for this phrase. */
+    return err_set(e, ERR_USAGE,
+                   "%s: the prompt has %zu tokens, which exceeds the available context size of %u tokens",
+                   where.text, r->tokens.n, max_context);
+}
+
 void request_free(struct request *r)
 {
     json_decref(r->fields);

@@ -82,7 +82,7 @@ struct request {           /* zeroed at first; freed with request_free */
      * none */
     const char *skipped_tool;
     struct token_list tokens;
-    bool is_too_long; /* request_encode failed because the text has more tokens than the context holds */
+    bool is_too_long; /* the text has more tokens than the context holds */
 };
 
 /* Makes the request of a line that was too long to read. Returns ERR_FORMAT with its text, or ERR_MEMORY. */
@@ -102,6 +102,9 @@ int request_take(struct request *r, struct json_t *object, const struct request_
  * whose bytes alone are too many is refused before it is encoded (ERR_USAGE, is_too_long).
  * ERR_USAGE, ERR_FORMAT, ERR_UNSUPPORTED, ERR_MEMORY. */
 int request_encode(struct request *r, struct generator *s, struct moeflux_err *e);
+
+/* Checks that the prompt's tokens fit a sequence of max_context tokens. ERR_USAGE, is_too_long. */
+int request_check_length(struct request *r, uint32_t max_context, struct moeflux_err *e);
 
 /* Returns the key of an id, or of a line without an id; freed with free(). NULL: no memory. */
 char *request_key(const struct json_t *id, uint64_t line);

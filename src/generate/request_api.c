@@ -38,7 +38,8 @@ void moeflux_request_free(struct moeflux_request *r)
 
 void moeflux_request_cancel(struct moeflux_request *r)
 {
-    atomic_store(&r->is_cancelled, true);
+    if (r)
+        atomic_store(&r->is_cancelled, true);
 }
 
 /* Parses a JSON text. name: begins the errors. The text stands in an array, since the reader takes arrays and
@@ -65,11 +66,25 @@ static int parse(const char *name, const char *text, json_t **out, struct moeflu
 /* Returns the name under which a field is kept; NULL with `e` filled. */
 static const char *find_field(const char *name, struct moeflux_err *e)
 {
+    if (!name) {
+        err_set(e, ERR_USAGE, "the name of the field is NULL");
+        return NULL;
+    }
+    /* It limits the tokens in a line of --batch; clients of servers mean a number of answers. */
+    if (strcmp(name, "n") == 0) {
+        err_set(e, ERR_USAGE, "a request has one answer, so no field \"n\"; max_tokens limits its tokens");
+        return NULL;
+    }
     const char *field = request_field_find(name, REQUEST_IN_LINE);
     if (field && strcmp(field, "id") != 0)
         return field;
     err_set(e, ERR_USAGE, "a request has no field \"%.60s\"", name);
     return NULL;
+}
+
+static int check_given(const void *r, const void *text, const char *what, struct moeflux_err *e)
+{
+    return r && text ? 0 : err_set(e, ERR_USAGE, "the %s is NULL", r ? what : "request");
 }
 
 /* Sets a field; takes ownership of the value. */
@@ -86,7 +101,8 @@ static int set(struct moeflux_request *r, const char *field, json_t *value, stru
 
 int moeflux_request_set(struct moeflux_request *r, const char *name, const char *json, struct moeflux_err *e)
 {
-    const char *field = find_field(name, e);
+    int bad = check_given(r, json, "value of the field", e);
+    const char *field = bad ? NULL : find_field(name, e);
     json_t *value;
     int rc = field ? parse(field, json, &value, e) : ERR_USAGE;
     return rc ? rc : set(r, field, value, e);
@@ -95,7 +111,8 @@ int moeflux_request_set(struct moeflux_request *r, const char *name, const char 
 int moeflux_request_set_text(struct moeflux_request *r, const char *name, const char *text,
                              struct moeflux_err *e)
 {
-    const char *field = find_field(name, e);
+    int bad = check_given(r, text, "text of the field", e);
+    const char *field = bad ? NULL : find_field(name, e);
     return field ? set(r, field, answer_json_text(text, strlen(text)), e) : ERR_USAGE;
 }
 
@@ -130,6 +147,11 @@ static int append(struct moeflux_request *r, json_t *message, struct moeflux_err
 int moeflux_request_say(struct moeflux_request *r, const char *role, const char *text, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
+    int bad = check_given(r, role, "role of the message", e);
+    if (!bad)
+        bad = check_given(r, text, "text of the message", e);
+    if (bad)
+        return bad;
     json_t *messages = messages_of(r, &why);
     int rc = messages ? chat_say(messages, role, text, strlen(text), NULL, &why) : why.code;
     return rc ? err_set(e, rc, "%s", why.text) : 0;
@@ -139,6 +161,9 @@ int moeflux_request_add_message(struct moeflux_request *r, const char *json, str
 {
     struct moeflux_err why = {0};
     json_t *message;
+    int bad = check_given(r, json, "message", e);
+    if (bad)
+        return bad;
     int rc = parse("message", json, &message, &why);
     if (!rc && !json_is_object(message)) {
         json_decref(message);
@@ -158,22 +183,65 @@ static json_t *complete_calls(const struct answer *a)
     return calls;
 }
 
+/* Appends a text to a member of a message. Returns not 0 without memory. */
+static int extend(json_t *message, const char *name, const struct str *more)
+{
+    const json_t *old = json_object_get(message, name);
+    struct str all = {0};
+    str_add(&all, json_is_string(old) ? json_string_value(old) : "", json_string_length(old));
+    str_add(&all, str_text(more), more->len);
+    int bad = !str_ok(&all) || json_object_set_new(message, name, answer_json_text(str_text(&all), all.len));
+    str_free(&all);
+    return bad;
+}
+
+/* Returns a copy of the message that the answer continues; NULL: it begins one. */
+static json_t *copy_begun(const struct moeflux_request *r, const struct moeflux_answer *a)
+{
+    const json_t *messages = json_object_get(r->fields, "messages");
+    const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    return a->continues && json_is_text(json_object_get(last, "role"), "assistant") ? json_deep_copy(last)
+                                                                                    : NULL;
+}
+
+/* Returns the name under which a message has its thinking. */
+static const char *thinking_name(const json_t *message)
+{
+    static const char *const others[] = {"reasoning", "thinking"};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        if (!json_object_get(message, "reasoning_content") && json_object_get(message, others[i]))
+            return others[i];
+    return "reasoning_content";
+}
+
 int moeflux_request_add_answer(struct moeflux_request *r, const struct moeflux_answer *a,
                                struct moeflux_err *e)
 {
-    const struct answer *own = &a->own;
     struct moeflux_err why = {0};
-    json_t *message = json_object(), *calls = complete_calls(own);
-    json_object_set_new(message, "role", json_string("assistant"));
-    int bad = json_object_set_new(message, "content", answer_json_text(str_text(&own->text), own->text.len));
+    int rc = check_given(r, a, "answer", e);
+    if (rc)
+        return rc;
+    const struct answer *own = &a->own;
+    json_t *message = copy_begun(r, a), *calls = complete_calls(own);
+    bool continues = message != NULL;
+    if (!message)
+        message = json_pack("{s: s}", "role", "assistant");
+    int bad = extend(message, "content", &own->text);
     if (own->thinking.len)
-        bad |= json_object_set_new(message, "reasoning_content",
-                                   answer_json_text(str_text(&own->thinking), own->thinking.len));
+        bad |= extend(message, thinking_name(message), &own->thinking);
     if (json_array_size(calls))
         bad |= json_object_set(message, "tool_calls", calls);
     json_decref(calls);
-    int rc = bad ? err_set(&why, ERR_MEMORY, "out of memory for a message") : append(r, message, &why);
-    if (bad)
+    if (bad) {
         json_decref(message);
+        return err_set(e, ERR_MEMORY, "out of memory for a message");
+    }
+    json_t *messages = json_object_get(r->fields, "messages");
+    if (continues)
+        rc = json_array_set_new(messages, json_array_size(messages) - 1, message) == 0
+                 ? 0
+                 : err_set(&why, ERR_MEMORY, "out of memory for a message");
+    else
+        rc = append(r, message, &why);
     return rc ? err_set(e, rc, "%s", why.text) : 0;
 }

@@ -180,8 +180,7 @@ static int refuse_length(struct request *r, const struct generator *s, const cha
 {
     struct moeflux_err why = *e;
     r->is_too_long = true;
-    return err_set(e, ERR_USAGE, "%s: %.200s; the context holds %u tokens (-c)", where, why.text,
-                   s->max_context);
+    return err_set(e, ERR_USAGE, "%s: %.200s; the context holds %u tokens", where, why.text, s->max_context);
 }
 
 int request_prompt_encode(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)

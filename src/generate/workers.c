@@ -20,8 +20,9 @@ struct worker {
     struct generator generator;
     struct batcher_slot slot;
     struct job *job;
-    uint32_t parting; /* tokens that the job's prompt has in common with another prompt; 0: none are known */
-    uint32_t n_held;  /* first tokens of the sequence that were evaluated as a prompt */
+    uint32_t common_prefix; /* tokens that the job's prompt shares with another prompt; 0: none are known */
+    uint32_t n_held;        /* first tokens of the sequence that were evaluated as a prompt */
+    bool is_saving;         /* sequences may be saved for later jobs, which no client's leaving ends */
 };
 
 /* What the workers of one copy of the model share. */
@@ -88,16 +89,16 @@ bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done,
     struct workers *w = ctx;
     const struct worker *k = pthread_getspecific(w->self);
     (void)what, (void)unit, (void)done, (void)total;
-    return !k || (!atomic_load(&w->interrupted) && is_wanted(k));
+    return !k || k->is_saving || (!atomic_load(&w->interrupted) && is_wanted(k));
 }
 
 /* ---- which copy ---- */
 
-uint32_t workers_find_holder(struct workers *w, const struct choice *choice)
+uint32_t workers_find_copy(struct workers *w, const struct choice *choice)
 {
     enum { WORTH_IT = 32 }; /* tokens more than on other copies: fewer are evaluated in no time */
     const struct token_list *t = &choice->request.tokens;
-    uint32_t holder = JOBS_NO_HOLDER, most = 0, second = 0;
+    uint32_t copy = JOBS_NO_COPY, most = 0, second = 0;
     for (uint32_t i = 0; w->n_copies > 1 && !choice->score && i < w->n_copies; i++) {
         struct copy *c = &w->copies[i];
         pthread_mutex_lock(&c->lock);
@@ -106,12 +107,12 @@ uint32_t workers_find_holder(struct workers *w, const struct choice *choice)
         if (here > most) {
             second = most;
             most = here;
-            holder = i;
+            copy = i;
         } else if (here > second) {
             second = here;
         }
     }
-    return most >= second + WORTH_IT ? holder : JOBS_NO_HOLDER;
+    return most >= second + WORTH_IT ? copy : JOBS_NO_COPY;
 }
 
 /* ---- counts ---- */
@@ -152,7 +153,7 @@ static int take_sequence(struct worker *k, struct moeflux_err *e)
     uint32_t with_jobs = converses ? jobs_common(k->all->jobs, k->job) : 0;
     pthread_mutex_lock(&c->lock);
     uint32_t with_idle = converses ? sequences_common(c->sequences, prompt->ids, (uint32_t)prompt->n) : 0;
-    k->parting = with_jobs > with_idle ? with_jobs : with_idle;
+    k->common_prefix = with_jobs > with_idle ? with_jobs : with_idle;
     int rc = first->score ? sequences_take_empty(c->sequences, s, e)
                           : sequences_take(c->sequences, prompt->ids, (uint32_t)prompt->n,
                                            first->stops.n_shared, s, e);
@@ -166,18 +167,22 @@ static void put_sequence(struct worker *k, bool keep)
     struct moeflux_session *s = k->generator.sequence;
     k->generator.sequence = NULL;
     pthread_mutex_lock(&k->copy->lock);
+    k->is_saving = true;
     if (s && keep)
         sequences_put(k->copy->sequences, s, k->n_held);
     else if (s)
         sequences_drop(k->copy->sequences, s);
+    k->is_saving = false;
     pthread_mutex_unlock(&k->copy->lock);
 }
 
-/* Frees the memory of an idle sequence. False: there is none. */
-static bool shrink(struct copy *c)
+/* Frees the memory of an idle sequence of a copy, which is saved first. False: there is none. */
+static bool shrink(struct worker *k, struct copy *c)
 {
     pthread_mutex_lock(&c->lock);
+    k->is_saving = true;
     bool shrunk = sequences_shrink(c->sequences);
+    k->is_saving = false;
     pthread_mutex_unlock(&c->lock);
     return shrunk;
 }
@@ -186,11 +191,11 @@ static bool shrink(struct copy *c)
 
 /* Adds a stop where the prompt parts from others with the same beginning, such as a document with other
  * questions. Later ones will part there, too. */
-static void stop_at_parting(struct prefix_stops *stops, uint32_t parting, uint32_t n_reused)
+static void stop_at_common_prefix(struct prefix_stops *stops, uint32_t common_prefix, uint32_t n_reused)
 {
     enum { WORTH_IT = 64 }; /* tokens; an evaluation costs more than fewer of them */
-    if (parting >= n_reused + WORTH_IT)
-        prefix_stop_at(stops, parting, WORTH_IT / 8);
+    if (common_prefix >= n_reused + WORTH_IT)
+        prefix_stop_at(stops, common_prefix, WORTH_IT / 8);
 }
 
 /* Evaluates the prompt; frees memory of idle sequences if there is too little. */
@@ -210,9 +215,9 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
     do {
         rc = prefill_begin(&k->generator, &p, n_reused, e);
         p.stops = c->stops;
-        stop_at_parting(&p.stops, k->parting, *n_reused);
+        stop_at_common_prefix(&p.stops, k->common_prefix, *n_reused);
         rc = rc ? rc : prefill_run(&k->generator, &p, NULL, e);
-    } while (rc == ERR_NO_FIT && shrink(k->copy));
+    } while (rc == ERR_NO_FIT && shrink(k, k->copy));
     return rc;
 }
 
@@ -261,11 +266,11 @@ static int answer_all(struct worker *k, struct job *j)
 }
 
 /* Frees all idle sequences. False: there are none. */
-static bool shrink_all(struct workers *w)
+static bool shrink_all(struct worker *k)
 {
     bool any = false;
-    for (uint32_t i = 0; i < w->n_copies; i++)
-        while (shrink(&w->copies[i]))
+    for (uint32_t i = 0; i < k->all->n_copies; i++)
+        while (shrink(k, &k->all->copies[i]))
             any = true;
     return any;
 }
@@ -277,7 +282,7 @@ static void run(struct worker *k, struct job *j)
     bool waits = answer_all(k, j) == ERR_NO_FIT && w->options.waits;
     put_sequence(k, !waits);
     k->job = NULL;
-    if (!waits || !jobs_put_back(w->jobs, j, shrink_all(w)))
+    if (!waits || !jobs_put_back(w->jobs, j, shrink_all(k)))
         jobs_finish(w->jobs, j);
 }
 
@@ -362,7 +367,7 @@ void workers_join(struct workers *w)
     w->n_started = 0;
     for (uint32_t i = 0; i < w->n; i++)
         generator_unshare(&w->each[i].generator);
-    /* Others may still ask for a holder. */
+    /* Others may still ask for a copy. */
     for (uint32_t i = 0; i < w->n_copies; i++) {
         struct sequences *q = w->copies[i].sequences;
         pthread_mutex_lock(&w->copies[i].lock);

@@ -7,8 +7,9 @@
 #include <stdint.h>
 
 #include "generate/sequences.h"
+#include "moeflux.h"
 
-enum { WORKERS_MAX = 64 };
+enum { WORKERS_MAX = MOEFLUX_MAX_PARALLEL };
 
 struct choice;
 struct generator;
@@ -39,8 +40,8 @@ bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done,
 int workers_start(struct workers *w, struct generator *g, const struct workers_options *o,
                   struct moeflux_err *e);
 
-/* Returns job.holder of a choice: the copy that holds the state of its prompt's beginning. */
-uint32_t workers_find_holder(struct workers *w, const struct choice *choice);
+/* Returns job.copy of a choice: the copy that holds the state of its prompt's beginning. */
+uint32_t workers_find_copy(struct workers *w, const struct choice *choice);
 
 /* Returns the statistics of the model and the counts of the sequences. A worker calls it: others would wait
  * for an evaluation. */
@@ -57,7 +58,7 @@ void workers_interrupt(struct workers *w);
  * NULL and workers that do not run are legal. */
 void workers_join(struct workers *w);
 
-/* Frees the workers, which were joined. No one may call workers_find_holder any more. NULL is legal. */
+/* Frees the workers, which were joined. No one may call workers_find_copy any more. NULL is legal. */
 void workers_free(struct workers *w);
 
 #endif

@@ -25,7 +25,7 @@ enum state {
     STATE_LOCKED, /* another program has the lock */
     STATE_BEGINNING,
     STATE_OPEN,
-    STATE_ENDING, /* whole: one worker checks and closes it, no other may use `transfer` */
+    STATE_ENDING, /* the file is whole, and is being closed */
     STATE_DONE,
 };
 
@@ -92,17 +92,12 @@ static void set_state(struct download *d, struct item *item, enum state state)
 
 /* --- the choice of work --- */
 
-/* Whether a file in this state holds the blob's lock. */
-static bool is_transfer(enum state state)
-{
-    return state == STATE_BEGINNING || state == STATE_OPEN || state == STATE_ENDING;
-}
-
 /* Whether the same bytes are being fetched under another name: they are one blob. */
 static bool is_busy(const struct download *d, const struct listing_file *f)
 {
     for (uint32_t i = 0; i < d->o->n_files; i++)
-        if (is_transfer(d->items[i].state) && strcmp(d->o->files[i]->digest, f->digest) == 0)
+        if (d->items[i].state >= STATE_BEGINNING && d->items[i].state < STATE_DONE &&
+            strcmp(d->o->files[i]->digest, f->digest) == 0)
             return true;
     return false;
 }
@@ -172,18 +167,6 @@ static int begin(struct download *d, struct item *item, const struct listing_fil
     return rc < 0 ? rc : 0;
 }
 
-/* Checks and closes a whole file. Its state is STATE_ENDING. */
-static int end(struct download *d, struct item *item, struct moeflux_err *e)
-{
-    int rc = transfer_finish(&item->transfer, e);
-    if (rc)
-        return rc;
-    item->is_open = false;
-    transfer_close(&item->transfer);
-    set_state(d, item, STATE_DONE);
-    return 0;
-}
-
 /* Fetches a part and, with the last one, ends the file. */
 static int fetch(struct download *d, struct item *item, struct part *p, struct remote *remote,
                  struct moeflux_err *e)
@@ -192,6 +175,7 @@ static int fetch(struct download *d, struct item *item, struct part *p, struct r
     const struct listing_file *f = item->transfer.file;
     struct stop stop = {is_stopped, d};
     struct retry retry = {.most = o->tries, .stop = &stop, .tell = note, .ctx = d};
+    uint32_t n_freed = 0;
     struct str url = {0}, name = {0};
     str_addf(&url, "%s/%s/resolve/%s/", o->host.endpoint, o->name, o->repository->commit);
     remote_add_escaped(&url, f->name, true);
@@ -205,20 +189,25 @@ static int fetch(struct download *d, struct item *item, struct part *p, struct r
                              .done = &d->fetched};
     int rc = str_ok(&url) && str_ok(&name) ? part_request_run(&q, e)
                                            : err_set(e, ERR_MEMORY, "out of memory for a URL");
-    uint32_t n_freed = 0;
     if (rc == 0)
         rc = transfer_end_part(p, &n_freed, e);
+    bool whole = rc == 1;
+    if (whole)
+        rc = transfer_finish(&item->transfer, e);
     str_free(&url);
     str_free(&name);
     pthread_mutex_lock(&d->lock);
     item->n_parts--;
     d->n_held -= n_freed;
-    /* find_open takes the lock of each open file, and transfer_close destroys it. */
-    if (rc == 1)
-        item->state = STATE_ENDING;
     pthread_cond_broadcast(&d->changed);
     pthread_mutex_unlock(&d->lock);
-    return rc == 1 ? end(d, item, e) : rc;
+    if (rc || !whole)
+        return rc;
+    set_state(d, item, STATE_ENDING); /* nobody looks at the transfer any more */
+    item->is_open = false;
+    transfer_close(&item->transfer);
+    set_state(d, item, STATE_DONE);
+    return 0;
 }
 
 /* Waits until something changes, or a locked file is to be looked at. Called with the lock. */
@@ -228,32 +217,36 @@ static void wait_for_work(struct download *d)
     pthread_cond_timedwait(&d->changed, &d->lock, &until);
 }
 
-/* Does one piece of work, or waits for some. Called with the lock; returns with it. */
+/* Begins a part of an open file. *item: that file; NULL: none can have another. Called with the lock. */
+static int add_part(struct download *d, struct item **item, struct part **p, struct moeflux_err *e)
+{
+    *p = NULL;
+    *item = find_open(d);
+    int rc = *item ? transfer_add_part(&(*item)->transfer, PART_BYTES, p, e) : 0;
+    if (*p) {
+        (*item)->n_parts++;
+        d->n_held++;
+    }
+    return rc;
+}
+
+/* Does one piece of work, or waits for some. Open files come first, so that few are open at a time. Called with
+ * the lock; returns with it. */
 static int work_once(struct download *d, struct remote *remote, struct moeflux_err *e)
 {
-    /* Each open file has two descriptors. A file begins when the open ones, all of which other workers fetch,
-     * can use no further connection: there are never more open files than workers. */
-    struct item *item = find_open(d);
-    bool is_new = !item;
-    struct part *p = NULL;
-    int rc = 0;
-    if (is_new)
-        item = find_new(d);
-    if (!item) {
+    struct item *item;
+    struct part *p;
+    int rc = add_part(d, &item, &p, e);
+    if (rc)
+        return rc;
+    if (!p && (item = find_new(d)))
+        item->state = STATE_BEGINNING;
+    if (!p && !item) {
         wait_for_work(d);
         return 0;
     }
-    if (is_new) {
-        item->state = STATE_BEGINNING;
-    } else {
-        rc = transfer_add_part(&item->transfer, PART_BYTES, &p, e);
-        if (!p)
-            return rc; /* without a failure, the next look finds other work */
-        item->n_parts++;
-        d->n_held++;
-    }
     pthread_mutex_unlock(&d->lock);
-    rc = is_new ? begin(d, item, d->o->files[item - d->items], e) : fetch(d, item, p, remote, e);
+    rc = p ? fetch(d, item, p, remote, e) : begin(d, item, d->o->files[item - d->items], e);
     pthread_mutex_lock(&d->lock);
     return rc;
 }

@@ -18,7 +18,7 @@ struct listing_file {
     uint64_t bytes;
     enum digest_kind kind;
     char digest[DIGEST_TEXT];
-    bool wanted; /* set by selection.h */
+    bool wanted, excluded; /* set by selection.h; what is excluded counts as if it were not there */
 };
 
 struct listing {

@@ -75,13 +75,13 @@ static bool take(void *ctx, const struct remote_reply *reply, const char *bytes,
     size_t skipped = size_min(n, r->skip);
     r->skip -= skipped;
     uint64_t before = p->got;
-    /* A body that ends with the part is read to its end: the connection serves the next request. */
     if (r->rc == 0 && n > skipped)
         r->rc = transfer_take(p, bytes + skipped, n - skipped, r->e);
     if (p->got > before) {
         atomic_fetch_add(r->q->done, p->got - before);
         retry_note_progress(r->q->retry);
     }
+    /* A body that ends with the part leaves the connection to the next one; a longer one is cut off. */
     return r->rc == 0 && p->got - before == n - skipped;
 }
 

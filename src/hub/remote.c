@@ -12,20 +12,18 @@
 #include "hub/libcurl.h"
 
 /* A connection that brings nothing for so long counts as cut. */
-enum { CONNECT_SECONDS = 30, SILENT_SECONDS = 60, MAX_HOPS = 10 };
-/* Bytes of a body that nobody wants, a redirect's or an error's: a shorter one leaves the connection open. */
-enum { MAX_UNWANTED = 64 << 10 };
+enum { CONNECT_SECONDS = 30, SILENT_SECONDS = 60, MAX_HOPS = 10, MOST_IGNORED = 65536 };
 
 struct remote {
     struct remote_host host;
     CURL *easy;
     char message[CURL_ERROR_SIZE];
     bool wants_body; /* the current hop's status is 200 or 206 */
-    size_t unwanted; /* bytes of the current hop's body, if not */
     const struct remote_call *call;
     struct remote_reply *reply;
     struct str location; /* the current hop's redirect */
-    bool refused;        /* `take` asked to end, or too much came that is unwanted */
+    bool refused;        /* `take` asked to end, or an error's page is too long */
+    uint64_t ignored;    /* bytes of the hop's error page */
 };
 
 struct remote *remote_new(const struct remote_host *host, struct moeflux_err *e)
@@ -183,16 +181,12 @@ static size_t on_body(char *bytes, size_t size, size_t n, void *ctx)
 {
     struct remote *r = ctx;
     n *= size;
-    bool go_on;
-    if (r->wants_body) {
-        go_on = r->call->take(r->call->ctx, r->reply, bytes, n);
-    } else {
-        /* What a page of an error says is not read. */
-        r->unwanted += n;
-        go_on = r->unwanted <= MAX_UNWANTED;
-    }
-    r->refused = !go_on;
-    return go_on ? n : 0;
+    /* What a page of an error says is not read, and a long one is cut off. */
+    r->ignored += r->wants_body ? 0 : n;
+    if (r->wants_body ? r->call->take(r->call->ctx, r->reply, bytes, n) : r->ignored <= MOST_IGNORED)
+        return n;
+    r->refused = true;
+    return 0;
 }
 
 static int on_progress(void *ctx, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
@@ -308,7 +302,7 @@ static int make_hop(struct remote *r, struct moeflux_err *e)
     struct curl_slist *headers = make_headers(r, &ok);
     str_clear(&r->location);
     r->refused = false;
-    r->unwanted = 0;
+    r->ignored = 0;
     reply->status = 0;
     CURLcode code = ok ? perform(r, headers) : CURLE_OUT_OF_MEMORY;
     r->host.lib->slist_free_all(headers);

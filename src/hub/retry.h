@@ -11,7 +11,7 @@ struct stop;
 
 struct retry {
     uint32_t most;     /* tries without progress, at least 1 */
-    uint32_t n;        /* so far */
+    uint32_t n;        /* that failed so far */
     bool has_progress; /* the current try has brought bytes: it does not count */
     const struct stop *stop;
     void (*tell)(void *ctx, const char *text); /* gets a line if a wait takes seconds; NULL: none does */

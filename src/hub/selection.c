@@ -34,7 +34,7 @@ static const char *base_name(const char *name)
 
 static bool is_gguf(const struct listing_file *f)
 {
-    return ends_with(f->name, ".gguf") && strncmp(base_name(f->name), "mmproj", 6) != 0;
+    return !f->excluded && ends_with(f->name, ".gguf") && strncmp(base_name(f->name), "mmproj", 6) != 0;
 }
 
 /* Returns the bytes of a name before -NNNNN-of-MMMMM.gguf; 0: the file is not part of a set. */
@@ -124,12 +124,12 @@ enum selection_kind selection_make(const struct selection *s, struct listing *l)
     enum selection_kind kind = SELECTION_MODEL;
     for (uint32_t i = 0; i < l->n; i++) {
         struct listing_file *f = &l->files[i];
+        f->excluded = matches(s->exclude, s->n_exclude, f->name);
         f->wanted = s->n_include ? matches(s->include, s->n_include, f->name) : is_of_model(f->name);
+        f->wanted &= !f->excluded;
         n_weights += f->wanted && ends_with(f->name, ".safetensors");
     }
     if (!s->n_include && n_weights == 0)
         kind = choose_gguf(l);
-    for (uint32_t i = 0; i < l->n; i++)
-        l->files[i].wanted &= !matches(s->exclude, s->n_exclude, l->files[i].name);
     return kind;
 }

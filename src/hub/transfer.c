@@ -94,24 +94,24 @@ bool transfer_can_add(struct transfer *t, bool *first)
     return can;
 }
 
-/* Appends a part. Called with the lock. Returns NULL without memory. */
-static struct part *append(struct transfer *t, uint64_t most)
+/* Begins a part of a file that can have one. Called with the lock; returns NULL without memory. */
+static struct part *append_part(struct transfer *t, uint64_t most)
 {
     uint64_t left = t->file->bytes - t->next, n = t->no_ranges ? left : size_min(most, left);
     struct part *p = malloc(sizeof *p), **at = &t->parts;
-    if (!p)
+    char *bytes = malloc(size_min(most, left));
+    if (!p || !bytes) {
+        free(p);
+        free(bytes);
         return NULL;
+    }
     *p = (struct part){.file = t,
                        .from = t->next,
                        .to = t->next + n,
                        .got = t->next,
                        .saved = t->next,
+                       .bytes = bytes,
                        .capacity = size_min(most, left)};
-    p->bytes = malloc(p->capacity);
-    if (!p->bytes) {
-        free(p);
-        return NULL;
-    }
     while (*at)
         at = &(*at)->next;
     *at = p;
@@ -119,13 +119,14 @@ static struct part *append(struct transfer *t, uint64_t most)
     return p;
 }
 
-int transfer_add_part(struct transfer *t, uint64_t most, struct part **p, struct moeflux_err *e)
+int transfer_add_part(struct transfer *t, uint64_t most, struct part **out, struct moeflux_err *e)
 {
     pthread_mutex_lock(&t->lock);
+    /* Another part may have found out meanwhile that the server sends no ranges. */
     bool can = can_add(t);
-    *p = can ? append(t, most) : NULL;
+    *out = can ? append_part(t, most) : NULL;
     pthread_mutex_unlock(&t->lock);
-    return *p || !can ? 0 : err_set(e, ERR_MEMORY, "out of memory for a part of %s", t->file->name);
+    return *out || !can ? 0 : err_set(e, ERR_MEMORY, "out of memory for a part of %s", t->file->name);
 }
 
 /* Writes and sums what the first part has received. */
@@ -176,7 +177,7 @@ int transfer_end_part(struct part *p, uint32_t *n_freed, struct moeflux_err *e)
             t->parts = first->next;
             free(first->bytes);
             free(first);
-            (*n_freed)++;
+            ++*n_freed;
         }
     }
     if (rc == 0)

@@ -59,16 +59,15 @@ int transfer_begin(struct transfer *t, const struct repository *r, const struct 
 /* Returns whether a part can begin now: bytes are left that no part has, and the server sends ranges or
  * no other part is there. first: whether that part would be the file's first. */
 bool transfer_can_add(struct transfer *t, bool *first);
-/* Begins the next part, of `most` bytes; the whole rest if the server sends no ranges. *p is NULL if no part
- * can begin now: another thread may have changed what transfer_can_add said. ERR_MEMORY. */
-int transfer_add_part(struct transfer *t, uint64_t most, struct part **p, struct moeflux_err *e);
+/* Begins the next part, of `most` bytes; the whole rest if the server sends no ranges. *out: NULL if none can
+ * begin any more (transfer_can_add). ERR_MEMORY. */
+int transfer_add_part(struct transfer *t, uint64_t most, struct part **out, struct moeflux_err *e);
 
 /* Takes the next bytes of a part; what exceeds its end is ignored. Writes them if the part is the first.
  * ERR_IO names the file. */
 int transfer_take(struct part *p, const char *bytes, size_t n, struct moeflux_err *e);
 /* Writes the rest of a whole part when its turn has come, and those after it. Returns 1 if the file is
- * whole, else 0. The part is the transfer's from here on. n_freed: parts that take no memory any more, 0 if
- * this one waits for another. ERR_IO. */
+ * whole, else 0. The part is the transfer's from here on; *n_freed: parts that left memory. ERR_IO. */
 int transfer_end_part(struct part *p, uint32_t *n_freed, struct moeflux_err *e);
 
 /* Checks the sum of a whole file, and gives it its name and its link. A file with another sum is removed.

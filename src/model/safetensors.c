@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/err.h"
 #include "base/file.h"
@@ -141,6 +142,15 @@ static uint32_t file_of(const struct safetensors *s, const char *name)
     return i;
 }
 
+static bool is_missing(const char *dir, const char *name)
+{
+    struct moeflux_err ignored;
+    char *path = file_join(dir, name, &ignored);
+    bool is = path && access(path, F_OK) < 0;
+    free(path);
+    return is;
+}
+
 static int open_mapped_files(struct safetensors *s, const char *dir, const char *index, json_t *map,
                              struct moeflux_err *e)
 {
@@ -155,8 +165,8 @@ static int open_mapped_files(struct safetensors *s, const char *dir, const char 
                            index, name);
         int rc = file_of(s, file) < s->n_files ? 0 : add_file(s, dir, file, &why);
         if (rc < 0)
-            return err_set(e, rc, rc == ERR_IO ? "%s (%s has it: is the download complete?)" : "%s", why.text,
-                           base_name(index));
+            return err_set(e, rc, is_missing(dir, file) ? "%s (%s has it: is the download complete?)" : "%s",
+                           why.text, base_name(index));
     }
     return 0;
 }

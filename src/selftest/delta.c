@@ -138,6 +138,45 @@ static void delta_case(struct kernel_test *l, const struct delta_shape *c, uint3
     kt_report(l, "delta", text, error, BOUND);
 }
 
+/* A token of each of several sequences. */
+static void concurrent_case(struct kernel_test *l, const struct delta_shape *c, enum delta_form form)
+{
+    enum { N = 3 };
+    struct delta_shape shape = *c;
+    struct bench b[N];
+    double error = 0;
+    if (!kt_takes(l, l->is_rest))
+        return;
+    shape.form = form;
+    for (uint32_t i = 0; i < N; i++)
+        lay_out(l, &shape, PLAIN, 1, &b[i]);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct delta op;
+        struct delta_call calls[N];
+        if (delta_open(&op, l->side[s], &shape, &l->err) < 0)
+            break;
+        for (uint32_t i = 0; i < N; i++) {
+            calls[i] = call_of(&b[i], s, 1);
+            calls[i].squares = form == DELTA_SHARED ? b[i].squares->on[s].address : 0;
+        }
+        exec_begin(l->side[s]);
+        delta_run_concurrent(&op, l->side[s], calls, N);
+        kt_finish(l, s);
+    }
+    for (uint32_t i = 0; i < N; i++) {
+        uint64_t window = (uint64_t)(c->conv_kernel - 1) * b[i].channels;
+        error = fmax(error, kt_error(l, b[i].out, (uint64_t)c->n_v * c->v_dim));
+        error = fmax(error, kt_error(l, b[i].state_out, (uint64_t)c->n_v * c->v_dim * c->k_dim));
+        error = fmax(error, kt_error(l, b[i].out_window, window));
+        if (form == DELTA_SHARED)
+            error = fmax(error, kt_error(l, b[i].squares, (uint64_t)c->n_v * HEAD_SQUARES));
+    }
+    char text[64];
+    snprintf(text, sizeof text, "%u/%u heads of %ux%u, %d sequences%s", c->n_v, c->n_k, c->v_dim, c->k_dim, N,
+             form_names[form]);
+    kt_report(l, "delta", text, error, BOUND);
+}
+
 /* A head's rows shared among workgroups. */
 static void shared_case(struct kernel_test *l, const struct delta_shape *c, enum kind kind)
 {
@@ -231,6 +270,7 @@ static void channel_cases(struct kernel_test *l)
     if (!exec_get_caps(l->side[KT_DEVICE]).is_host) {
         shared_case(l, &bound, PLAIN);
         shared_case(l, &tiny, STEEP);
+        concurrent_case(l, &bound, DELTA_FASTER);
         f16_case(l, &tiny, 40, true);
     }
     for (enum kind kind = PLAIN; kind < N_KINDS; kind++) {
@@ -278,6 +318,8 @@ void selftest_delta_cases(struct kernel_test *l)
         shared_case(l, &eighths, PLAIN);
         shared_case(l, &tiny, STEEP);
         shared_case(l, &tiled, PLAIN);
+        concurrent_case(l, &narrow, DELTA_FASTER);
+        concurrent_case(l, &eighths, DELTA_SHARED);
         l->is_rest = true;
         shared_case(l, &wide_eighths, SIMILAR);
         l->is_rest = false;

@@ -59,6 +59,48 @@ static void sample_case(struct kernel_test *l, uint32_t n, const struct sampler_
     kt_report(l, "sample", text, fmax(error, kt_difference(l, id, 1)), 0);
 }
 
+/* Several sequences at once, each with a rule of its own: greedy choices and draws alternate. */
+static void concurrent_case(struct kernel_test *l, uint32_t n, const struct sampler_rule *rules,
+                            uint32_t n_rules)
+{
+    enum { MOST = 8 };
+    struct test_buffer *logits[MOST];
+    uint64_t scratch_bytes = size_round_up(sample_scratch(n), 16);
+    if (!kt_takes(l, l->is_rest) || n_rules > MOST)
+        return;
+    for (uint32_t i = 0; i < n_rules; i++)
+        logits[i] = make_logits(l, n, rules[i].random == 0);
+    struct test_buffer *last = kt_floats(l, RECENT + 1, 0, 0),
+                       *blocked = kt_bytes(l, NULL, (uint64_t)div_up(n, 64) * 2 * sizeof(uint32_t)),
+                       *scratch = kt_bytes(l, NULL, n_rules * scratch_bytes),
+                       *id = kt_bytes(l, NULL, n_rules * sizeof(uint32_t)),
+                       *result = kt_bytes(l, NULL, (uint64_t)n_rules * 2 * sizeof(uint32_t));
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct sample op;
+        struct sample_call calls[MOST];
+        if (sample_open(&op, l->side[s], n, &l->err) < 0)
+            break;
+        for (uint32_t i = 0; i < n_rules; i++)
+            calls[i] =
+                (struct sample_call){.rule = &rules[i],
+                                     .logits = logits[i]->on[s].address,
+                                     .blocked = blocked->on[s].address,
+                                     .recent = last->on[s].address + sizeof(uint32_t),
+                                     .last = last->on[s].address,
+                                     .scratch = scratch->on[s].address + i * scratch_bytes,
+                                     .id = id->on[s].address + i * sizeof(uint32_t),
+                                     .result = result->on[s].address + (uint64_t)i * 2 * sizeof(uint32_t),
+                                     .n_recent = RECENT};
+        exec_begin(l->side[s]);
+        sample_run_concurrent(&op, l->side[s], calls, n_rules);
+        kt_finish(l, s);
+    }
+    char text[64];
+    snprintf(text, sizeof text, "%u ids, %u sequences", n, n_rules);
+    double error = kt_difference(l, result, (uint64_t)2 * n_rules);
+    kt_report(l, "sample", text, fmax(error, kt_difference(l, id, n_rules)), 0);
+}
+
 void selftest_sample_cases(struct kernel_test *l)
 {
     static const uint32_t sizes[] = {1, 300, 2049, 248320};
@@ -82,4 +124,8 @@ void selftest_sample_cases(struct kernel_test *l)
             sample_case(l, sizes[i], &rules[k].rule, rules[k].what);
         }
     l->is_long = false;
+    struct sampler_rule all[N_RULES];
+    for (size_t k = 0; k < N_RULES; k++)
+        all[k] = rules[k].rule;
+    concurrent_case(l, 300, all, N_RULES);
 }

@@ -652,10 +652,15 @@ static void run_cases(struct kernel_test *l)
 }
 
 /* Drivers are opened and closed by one thread at a time. */
+/* Memory for the records of the largest case. */
+enum { RECORD_BYTES = 16384 };
+
 static int open_device(struct kernel_test *l, const struct exec_options *o)
 {
     kt_lock(l);
     int rc = exec_open(&l->side[KT_DEVICE], o, &l->err);
+    if (rc == 0)
+        rc = exec_reserve_records(l->side[KT_DEVICE], RECORD_BYTES, &l->err);
     kt_unlock(l);
     return rc;
 }

@@ -160,7 +160,7 @@ static int make_jobs(struct http_request *req, struct moeflux_err *e)
     for (uint32_t i = 0; req->jobs && i < req->api.n_choices; i++) {
         if (!(req->jobs[i] = jobs_new(&req->api.choices[i], 1, &calls, s, e)))
             return ERR_MEMORY;
-        req->jobs[i]->holder = workers_find_holder(s->workers, &req->api.choices[i]);
+        req->jobs[i]->copy = workers_find_copy(s->workers, &req->api.choices[i]);
     }
     return req->jobs ? 0 : ERR_MEMORY;
 }

@@ -84,6 +84,10 @@ log_lacks resolve
 HF_HUB_OFFLINE=1 gets org/tiny
 is_same org/tiny 'config.json'
 HF_HUB_OFFLINE=TRUE fails 1 'HF_HUB_OFFLINE.*org/other' get org/other
+for flags in '--revision main' '--include x' '--exclude x' --dry-run; do
+    # shellcheck disable=SC2086 # a flag and its value
+    HF_HUB_OFFLINE=1 fails 2 "${flags%% *}: .*HF_HUB_OFFLINE" get org/tiny $flags
+done
 [ "$(wc -l <"$tmp/log")" -eq 1 ] || fault "requests: $(cat "$tmp/log")"
 
 claim patterns_choose_files

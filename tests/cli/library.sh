@@ -154,6 +154,30 @@ printf '%s\n' "$value" >"$tmp/lines"
 run 0 "$MOEFLUX" -m tests/models/tiny --batch "$tmp/lines"
 json_is 'j["text"]' "$(sed -n 2p "$tmp/conversation")"
 
+# A negative temperature stands for 0: the answer does not depend on the seed.
+claim a_gguf_files_sampling_reaches_the_library
+python3 -I -S - tests/models/gguf/qwen3moe_even.gguf "$tmp/greedy.gguf" <<'END'
+import struct, sys
+data = open(sys.argv[1], 'rb').read()
+n_tensors, n_values = struct.unpack_from('<QQ', data, 8)
+key = b'general.sampling.temp'
+value = struct.pack('<Q', len(key)) + key + struct.pack('<If', 6, -1.0)
+# The tensors' bytes are aligned to 32: another value fills up.
+fill = b'x.fill'
+value += struct.pack('<Q', len(fill)) + fill + struct.pack('<IQ', 8, 0)
+pad = -len(value) % 32
+value = value[:-8] + struct.pack('<Q', pad) + b'x' * pad
+open(sys.argv[2], 'wb').write(data[:8] + struct.pack('<QQ', n_tensors, n_values + 2) + value + data[24:])
+END
+# Its context is smaller.
+sed "s/4096/512/" examples/chat.py >"$tmp/chat.py"
+for seed in 1 2; do
+    echo 'hello the' | LD_LIBRARY_PATH="$root/usr/lib" python3 "$tmp/chat.py" "$tmp/greedy.gguf" cpu $seed \
+        >"$tmp/seed.$seed" 2>"$tmp/err" || fault "chat.py: $(head -n 3 "$tmp/err")"
+done
+[ -s "$tmp/seed.1" ] || fault 'the library says nothing'
+cmp -s "$tmp/seed.1" "$tmp/seed.2" || fault 'seeds differ at temperature 0'
+
 claim an_example_prints_the_message_of_the_library
 run 1 "$tmp/static-example" "$tmp/no-such-dir" x
 err_has "$tmp/no-such-dir: No such file"

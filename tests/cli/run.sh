@@ -365,7 +365,7 @@ json_is '[(r["test"], r["tokens"], r["depth"], r["parallel"]) for r in j["result
 run 0 "$MOEFLUX" "$@" --device cpu --memory 4M --expert-io uring --bench --bench-prompt 0 --bench-gen 2 \
     --bench-reps 1 --bench-parallel 8 --stats
 err_has '^reads  *[0-9.]* [kM]*B .* token, .*disk .* [0-9.]* ms: .* [0-9.]* tok/s$'
-fails 2 '--bench-parallel: .* 1 to 8, .*"9"$' "$@" --device cpu --bench --bench-parallel 9
+fails 2 '--bench-parallel: .* 1 to 256, .*"257"$' "$@" --device cpu --bench --bench-parallel 257
 fails 2 '--bench-parallel 2: CPU .* 1 ' "$@" --device cpu --bench --bench-parallel 2 --trace \
     "$tmp/trace.parallel"
 fails 2 '--bench-parallel .*--bench ' "$@" --bench-parallel 2 -p x

@@ -393,7 +393,14 @@ static void a_seed_that_was_drawn_gives_the_same_answer_again(void **state)
     struct moeflux_request *r = ask("Tell me something about Iceland.");
     (void)state;
     set(r, "temperature", "1.5");
-    struct moeflux_answer *a = answer(r, &first);
+    struct moeflux_answer *a = answer(r, &second);
+    uint64_t other = moeflux_answer_get_info(a).seed;
+    moeflux_answer_free(a);
+    a = answer(r, &first);
+    /* Another seed was drawn, and it matters. */
+    assert_true(moeflux_answer_get_info(a).seed != other);
+    assert_true(first.n_tokens > 5);
+    assert_true(strcmp(first.text, second.text) != 0 || strcmp(first.thinking, second.thinking) != 0);
     snprintf(seed, sizeof seed, "%llu", (unsigned long long)moeflux_answer_get_info(a).seed);
     moeflux_answer_free(a);
     set(r, "seed", seed);
@@ -503,18 +510,112 @@ static void a_cancelled_answer_ends_where_it_is(void **state)
     assert_int_equal(s.n_tokens, 3);
     moeflux_answer_free(a);
 
-    /* Cancelled before it begins, once. */
+    /* A cancel that comes too late does not end the next answer. */
     s.most = 0;
     moeflux_request_cancel(r);
-    a = answer(r, &s);
-    assert_int_equal(moeflux_answer_get_info(a).stop, MOEFLUX_STOP_INTERRUPTED);
-    assert_int_equal(s.n_pieces, 0);
-    moeflux_answer_free(a);
     a = answer(r, &s);
     assert_int_equal(moeflux_answer_get_info(a).stop, MOEFLUX_STOP_EOS);
     assert_string_equal(s.thinking, first.thinking);
     assert_string_equal(s.text, first.text);
     moeflux_answer_free(a);
+    moeflux_request_free(r);
+}
+
+/* Cancels from outside at the fourth token. */
+static bool see_and_cancel(void *ctx, const struct moeflux_piece *p)
+{
+    struct seen *s = ctx;
+    see(ctx, p);
+    if (s->n_tokens == 4)
+        moeflux_request_cancel(to_cancel);
+    return true;
+}
+
+static void a_cancel_from_outside_drops_no_text(void **state)
+{
+    struct seen s = {0};
+    struct moeflux_err e = {0};
+    struct moeflux_answer *a;
+    struct moeflux_request *r = ask(NULL);
+    (void)state;
+    set(r, "raw", "true");
+    check_ok(moeflux_request_set_text(r, "prompt", "Hello there", &e), &e);
+    moeflux_answer_free(answer(r, &s));
+    assert_true(s.n_tokens > 5);
+    /* All text is held back, since it may become this stop. */
+    strcat(s.text, "#");
+    check_ok(moeflux_request_set_text(r, "stop", s.text, &e), &e);
+    s = (struct seen){0};
+    to_cancel = r;
+    check_ok(moeflux_chat_answer(chat, session, r, see_and_cancel, &s, &a, &e), &e);
+    to_cancel = NULL;
+    const struct moeflux_answer_info info = moeflux_answer_get_info(a);
+    assert_int_equal(info.stop, MOEFLUX_STOP_INTERRUPTED);
+    assert_true(info.text_len > 1);
+    assert_string_equal(info.text, s.text);
+    moeflux_answer_free(a);
+    moeflux_request_free(r);
+}
+
+static void an_answer_that_continues_a_message_is_joined_to_it(void **state)
+{
+    struct seen s = {0};
+    struct moeflux_err e = {0};
+    int32_t one[CONTEXT], other[CONTEXT];
+    char whole[sizeof s.text + 10];
+    struct moeflux_request *r = ask("Say it."), *same = ask("Say it.");
+    (void)state;
+    set(r, "enable_thinking", "false");
+    set(same, "enable_thinking", "false");
+    check_ok(moeflux_request_say(r, "assistant", "The river", &e), &e);
+    check_ok(moeflux_request_set_text(r, "grammar", "root ::= \"The river is long\"", &e), &e);
+    struct moeflux_answer *a = answer(r, &s);
+    assert_string_equal(s.text, " is long");
+    check_ok(moeflux_request_add_answer(r, a, &e), &e);
+    snprintf(whole, sizeof whole, "The river%s", s.text);
+    check_ok(moeflux_request_say(same, "assistant", whole, &e), &e);
+    check_ok(moeflux_request_say(r, "user", "Go on.", &e), &e);
+    check_ok(moeflux_request_say(same, "user", "Go on.", &e), &e);
+    int64_t n = moeflux_chat_encode(chat, same, one, CONTEXT, &e);
+    assert_int_equal(moeflux_chat_encode(chat, r, other, CONTEXT, &e), n);
+    assert_memory_equal(one, other, (size_t)n * sizeof *one);
+    moeflux_answer_free(a);
+    moeflux_request_free(r);
+    moeflux_request_free(same);
+}
+
+static void nothing_and_unknown_kinds_are_errors(void **state)
+{
+    struct moeflux_err e = {0};
+    struct moeflux_request *r = ask("Hello");
+    struct moeflux_grammar *g;
+    struct moeflux_chat *c;
+    struct moeflux_answer *a;
+    (void)state;
+    assert_int_equal(moeflux_chat_open(&c, NULL, &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_request_set(r, NULL, "1", &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_request_set(r, "seed", NULL, &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_request_set(NULL, "seed", "1", &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_request_set(r, "n", "2", &e), MOEFLUX_ERR_USAGE);
+    assert_non_null(strstr(e.text, "\"n\""));
+    assert_int_equal(moeflux_request_set_text(r, "prompt", NULL, &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_request_say(r, NULL, "x", &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_request_say(r, "user", NULL, &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_request_add_message(r, NULL, &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_request_add_answer(r, NULL, &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_chat_encode(chat, NULL, NULL, 0, &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_chat_answer(chat, NULL, r, NULL, NULL, &a, &e), MOEFLUX_ERR_USAGE);
+    assert_null(a);
+    assert_int_equal(moeflux_chat_answer(chat, session, NULL, NULL, NULL, NULL, &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_chat_answer_all(chat, NULL, 1, &e), MOEFLUX_ERR_USAGE);
+    struct moeflux_task task = {.session = session};
+    assert_int_equal(moeflux_chat_answer_all(chat, &task, 1, &e), MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_grammar_new(&g, chat, (enum moeflux_grammar_kind)77, "x", &e),
+                     MOEFLUX_ERR_USAGE);
+    assert_int_equal(moeflux_grammar_new(&g, chat, MOEFLUX_GRAMMAR_RULES, NULL, &e), MOEFLUX_ERR_USAGE);
+    assert_null(g);
+    assert_string_equal(moeflux_stop_name((enum moeflux_stop)77), "unknown");
+    moeflux_request_cancel(NULL);
     moeflux_request_free(r);
 }
 
@@ -570,6 +671,7 @@ static void answers_of_several_requests_are_those_of_each_alone(void **state)
         tasks[i].request = ask(questions[i]);
         tasks[i].piece = see_one;
         tasks[i].ctx = &crowd.each[i];
+        tasks[i].err.code = MOEFLUX_ERR_IO;
     }
     set(tasks[2].request, "json_schema", "{\"type\": \"array\", \"items\": {\"type\": \"integer\"}}");
     /* One of them fails, which is no matter to the others. */
@@ -585,6 +687,9 @@ static void answers_of_several_requests_are_those_of_each_alone(void **state)
         assert_int_equal(tasks[i].err.code, MOEFLUX_OK);
         check_ok(moeflux_session_clear(session, &e), &e);
         struct moeflux_answer *a = answer(tasks[i].request, &s);
+        assert_true(s.n_tokens > 1 && (s.text[0] || s.thinking[0]));
+        assert_int_equal(crowd.each[i].n_tokens, s.n_tokens);
+        assert_string_equal(moeflux_answer_get_info(tasks[i].answer).text, s.text);
         assert_string_equal(crowd.each[i].text, s.text);
         assert_string_equal(crowd.each[i].thinking, s.thinking);
         assert_int_equal(moeflux_answer_get_info(tasks[i].answer).n_tokens, s.n_tokens);
@@ -636,6 +741,9 @@ int main(void)
         cmocka_unit_test(a_prompt_that_does_not_fit_is_refused),
         cmocka_unit_test(a_session_of_another_model_is_refused),
         cmocka_unit_test(a_cancelled_answer_ends_where_it_is),
+        cmocka_unit_test(a_cancel_from_outside_drops_no_text),
+        cmocka_unit_test(an_answer_that_continues_a_message_is_joined_to_it),
+        cmocka_unit_test(nothing_and_unknown_kinds_are_errors),
         cmocka_unit_test(a_prompt_can_be_cancelled),
         cmocka_unit_test(answers_of_several_requests_are_those_of_each_alone),
         cmocka_unit_test(a_model_without_a_tokenizer_has_no_chat),

@@ -127,6 +127,11 @@ static void a_model_is_its_weights_configuration_and_tokenizer(void **state)
     choose(model, (struct selection){.include = all, .n_include = 1}, SELECTION_MODEL, "+++++++++++");
     choose(model, (struct selection){.include = some, .n_include = 2}, SELECTION_MODEL, "--+---+----");
     choose(model, (struct selection){.exclude = out, .n_exclude = 1}, SELECTION_MODEL, "--++++-----");
+    /* What is excluded is not there when the choice is made. */
+    static const char *const weights[] = {"*.safetensors"}, *const large[] = {"*Q8*"};
+    static const char *const two[] = {"m-Q4.gguf", "m-Q8.gguf", NULL};
+    choose(model, (struct selection){.exclude = weights, .n_exclude = 1}, SELECTION_GGUF, "--------+--");
+    choose(two, (struct selection){.exclude = large, .n_exclude = 1}, SELECTION_GGUF, "+-");
 }
 
 static void gguf_files_are_taken_if_they_are_one_model(void **state)
@@ -211,95 +216,77 @@ static bool never(void *ctx)
     return false;
 }
 
-enum { N_BYTES = 100 };
-
-/* A file of N_BYTES bytes that is being fetched into a new cache. */
-struct fetched {
-    char *dir, bytes[N_BYTES + 1];
-    struct repository r;
-    struct listing_file f;
-    struct transfer t;
-};
-
-static void begin_fetch(struct fetched *d)
-{
-    struct moeflux_err e = {0};
-    atomic_uint_fast64_t done = 0;
-    *d = (struct fetched){.dir = tmp_tree_new(), .f = {.name = "a", .bytes = N_BYTES, .kind = DIGEST_SHA256}};
-    for (int i = 0; i < N_BYTES; i++)
-        d->bytes[i] = (char)('a' + i % 26);
-    sum(DIGEST_SHA256, d->bytes, N_BYTES, N_BYTES, d->f.digest);
-    check_ok(repository_open(&d->r, d->dir, "models--o--n", &e), &e);
-    check_ok(repository_set_commit(&d->r, "0123456789012345678901234567890123456789", &e), &e);
-    check_ok(repository_make(&d->r, &e), &e);
-    check_ok(transfer_begin(&d->t, &d->r, &d->f, &done, &(struct stop){never, NULL}, &e), &e);
-}
-
-/* Ends the transfer of a whole file, and checks what is in the cache. */
-static void end_fetch(struct fetched *d)
-{
-    char read_back[N_BYTES];
-    struct moeflux_err e = {0};
-    check_ok(transfer_finish(&d->t, &e), &e);
-    transfer_close(&d->t);
-    char *path = repository_blob(&d->r, &d->f, "", &e);
-    int fd = open(path, O_RDONLY);
-    assert_int_equal(read(fd, read_back, N_BYTES), N_BYTES);
-    assert_memory_equal(read_back, d->bytes, N_BYTES);
-    close(fd);
-    free(path);
-    assert_true(repository_has(&d->r, &d->f));
-    repository_free(&d->r);
-    tmp_tree_remove(d->dir);
-}
-
 static void parts_in_any_order_make_the_file(void **state)
 {
     (void)state;
+    enum { N = 100 };
+    char *dir = tmp_tree_new(), bytes[N + 1], read_back[N];
     struct moeflux_err e = {0};
-    struct fetched d;
-    struct part *p[3];
+    struct repository r;
+    struct transfer t;
+    struct listing_file f = {.name = "a", .bytes = N, .kind = DIGEST_SHA256};
+    atomic_uint_fast64_t done = 0;
+    for (int i = 0; i < N; i++)
+        bytes[i] = (char)('a' + i % 26);
+    sum(DIGEST_SHA256, bytes, N, N, f.digest);
+    check_ok(repository_open(&r, dir, "models--o--n", &e), &e);
+    check_ok(repository_set_commit(&r, "0123456789012345678901234567890123456789", &e), &e);
+    check_ok(repository_make(&r, &e), &e);
+    check_ok(transfer_begin(&t, &r, &f, &done, &(struct stop){never, NULL}, &e), &e);
+    struct part *p[3], *none;
     uint32_t n_freed;
-    begin_fetch(&d);
     for (int i = 0; i < 3; i++)
-        check_ok(transfer_add_part(&d.t, 40, &p[i], &e), &e);
+        check_ok(transfer_add_part(&t, 40, &p[i], &e), &e);
+    check_ok(transfer_add_part(&t, 40, &none, &e), &e);
+    assert_null(none);
     assert_int_equal(p[2]->from, 80);
-    assert_int_equal(p[2]->to, N_BYTES);
-    check_ok(transfer_take(p[2], d.bytes + 80, N_BYTES - 80, &e), &e);
+    assert_int_equal(p[2]->to, N);
+    check_ok(transfer_take(p[2], bytes + 80, N - 80, &e), &e);
     assert_int_equal(transfer_end_part(p[2], &n_freed, &e), 0);
-    assert_int_equal(n_freed, 0); /* it waits for p[1] */
-    check_ok(transfer_take(p[1], d.bytes + 40, 39, &e), &e);
-    check_ok(transfer_take(p[0], d.bytes, 60, &e), &e); /* what exceeds the part is ignored */
+    assert_int_equal(n_freed, 0); /* it waits in memory for those before it */
+    check_ok(transfer_take(p[1], bytes + 40, 39, &e), &e);
+    check_ok(transfer_take(p[0], bytes, 60, &e), &e); /* what exceeds the part is ignored */
     assert_int_equal(transfer_end_part(p[0], &n_freed, &e), 0);
     assert_int_equal(n_freed, 1);
-    assert_int_equal(d.t.written, 40);
-    check_ok(transfer_take(p[1], d.bytes + 79, 1, &e), &e);
+    assert_int_equal(t.written, 40);
+    check_ok(transfer_take(p[1], bytes + 79, 1, &e), &e);
     assert_int_equal(transfer_end_part(p[1], &n_freed, &e), 1);
     assert_int_equal(n_freed, 2);
-    end_fetch(&d);
+    check_ok(transfer_finish(&t, &e), &e);
+    transfer_close(&t);
+    char *path = repository_blob(&r, &f, "", &e);
+    int fd = open(path, O_RDONLY);
+    assert_int_equal(read(fd, read_back, N), N);
+    assert_memory_equal(read_back, bytes, N);
+    close(fd);
+    free(path);
+    assert_true(repository_has(&r, &f));
+    repository_free(&r);
+    tmp_tree_remove(dir);
 }
 
-/* A part of the whole rest has no room for its bytes unless it is the first. */
-static void without_ranges_a_part_begins_after_the_others_have_ended(void **state)
+/* The first part's reply says it, while another thread looks for work. */
+static void a_server_without_ranges_gets_one_part(void **state)
 {
     (void)state;
+    char *dir = tmp_tree_new();
     struct moeflux_err e = {0};
-    struct fetched d;
-    struct part *first, *rest;
-    uint32_t n_freed;
-    begin_fetch(&d);
-    check_ok(transfer_add_part(&d.t, 40, &first, &e), &e);
-    d.t.no_ranges = true; /* the reply to the first part says so */
-    check_ok(transfer_add_part(&d.t, 40, &rest, &e), &e);
-    assert_null(rest);
-    check_ok(transfer_take(first, d.bytes, 40, &e), &e);
-    assert_int_equal(transfer_end_part(first, &n_freed, &e), 0);
-    check_ok(transfer_add_part(&d.t, 40, &rest, &e), &e);
-    assert_non_null(rest);
-    assert_int_equal(rest->to, N_BYTES);
-    check_ok(transfer_take(rest, d.bytes + 40, N_BYTES - 40, &e), &e);
-    assert_int_equal(transfer_end_part(rest, &n_freed, &e), 1);
-    end_fetch(&d);
+    struct repository r;
+    struct transfer t;
+    struct part *first, *second;
+    struct listing_file f = {.name = "a", .bytes = 100, .kind = DIGEST_SHA256, .digest = "00"};
+    atomic_uint_fast64_t done = 0;
+    check_ok(repository_open(&r, dir, "models--o--n", &e), &e);
+    check_ok(repository_set_commit(&r, "0123456789012345678901234567890123456789", &e), &e);
+    check_ok(repository_make(&r, &e), &e);
+    check_ok(transfer_begin(&t, &r, &f, &done, &(struct stop){never, NULL}, &e), &e);
+    check_ok(transfer_add_part(&t, 40, &first, &e), &e);
+    t.no_ranges = true;
+    check_ok(transfer_add_part(&t, 40, &second, &e), &e);
+    assert_null(second);
+    transfer_close(&t);
+    repository_free(&r);
+    tmp_tree_remove(dir);
 }
 
 /* --- tries --- */
@@ -337,7 +324,7 @@ int main(void)
         cmocka_unit_test(gguf_files_are_taken_if_they_are_one_model),
         cmocka_unit_test(sizes_have_a_sum_and_names_of_one_blob_count_once),
         cmocka_unit_test(parts_in_any_order_make_the_file),
-        cmocka_unit_test(without_ranges_a_part_begins_after_the_others_have_ended),
+        cmocka_unit_test(a_server_without_ranges_gets_one_part),
         cmocka_unit_test(waits_end_with_the_tries),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

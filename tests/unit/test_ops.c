@@ -189,8 +189,8 @@ static void experts_up_and_experts_down_agree_with_their_references(void **state
 static void delta_agrees_with_its_reference(void **state)
 {
     (void)state;
-    CHECK("delta_decode", "delta_prefill_prep", "delta_prefill_scan", "delta_prefill_blocks",
-          "delta_prefill_walk", "delta_prefill_out");
+    CHECK("delta_decode", "delta_decode_each", "delta_prefill_prep", "delta_prefill_scan",
+          "delta_prefill_blocks", "delta_prefill_walk", "delta_prefill_out");
 }
 
 static void gqa_prepare_and_attention_agree_with_their_references(void **state)
@@ -212,7 +212,8 @@ static void mla_prepare_and_attention_over_latents_agree_with_their_references(v
 static void sample_chooses_what_its_reference_chooses(void **state)
 {
     (void)state;
-    CHECK("sample_largest", "sample_greedy", "sample_draw");
+    CHECK("sample_largest", "sample_greedy", "sample_draw", "sample_largest_each", "sample_greedy_each",
+          "sample_draw_each");
 }
 
 static void swiglu_agrees_with_its_reference(void **state)

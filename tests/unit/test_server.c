@@ -98,7 +98,7 @@ static void a_job_goes_home_where_not_much_more_is_in_flight(void **state)
     jobs_add_worker(&q, 0);
     for (int i = 0; i < 3; i++) {
         j[i] = new_job(&choice);
-        j[i]->holder = 1;
+        j[i]->copy = 1;
         jobs_add_worker(&q, 1);
     }
     assert_int_equal(pthread_create(&first, NULL, take_first, &q), 0);
@@ -144,6 +144,8 @@ static void a_job_without_memory_waits_until_fewer_run(void **state)
     assert_true(jobs_is_done(&q, j[0]));
     pthread_join(next, &got);
     assert_ptr_equal(got, j[1]);
+    /* One may run and one has ended, so one more may run. */
+    assert_int_equal(q.most_running, 2);
     /* Alone it would find no more the next time, unless something was freed. */
     assert_false(jobs_put_back(&q, j[1], false));
     assert_true(jobs_put_back(&q, j[1], true));

@@ -221,7 +221,7 @@ static int begin_item(struct batch *b, struct queue_item *item, struct moeflux_e
     choose_stops(b, item, choices, n);
     if (!(item->job = jobs_new(choices, n, &batch_item_calls, item->of, e)))
         return ERR_MEMORY;
-    item->job->holder = workers_find_holder(b->workers, choices);
+    item->job->copy = workers_find_copy(b->workers, choices);
     int rc = jobs_add(&b->jobs, &item->job, 1, e);
     if (!rc) {
         b->n_running++;

@@ -80,12 +80,8 @@ int batch_item_encode(struct batch_item *b, struct generator *g, struct moeflux_
     /* A line of OpenAI's form makes its tokens while it is read. */
     if (b->is_openai)
         return 0;
-    const struct token_list *tokens = &b->own.request.tokens;
     int rc = request_encode(&b->own.request, g, e);
-    if (!rc && tokens->n > g->max_context)
-        rc = err_set(e, ERR_USAGE, "line %" PRIu64 ": the prompt has %zu tokens, the context holds %u (-c)",
-                     b->line, tokens->n, g->max_context);
-    return rc;
+    return rc ? rc : request_check_length(&b->own.request, g->max_context, e);
 }
 
 struct choice *batch_item_choices(struct batch_item *b, uint32_t *n)

@@ -11,7 +11,6 @@
 #include "cli/options/flags.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
-#include "generate/generator.h"
 #include "sample/sampler_fields.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 24)
@@ -126,8 +125,6 @@ json_t *settings_of(const struct options *o)
     add_whole(all, "active_experts", o->active_experts, usual.active_experts);
     add_choice(all, "kv_type", "kv-type", o->kv_type, usual.kv_type);
     add_choice(all, "prompt_type", "prompt-type", o->prompt_type, usual.prompt_type);
-    add_whole(all, "ctx_size", o->ctx_size ? o->ctx_size : GENERATOR_DEFAULT_CONTEXT,
-              GENERATOR_DEFAULT_CONTEXT);
     if (o->expert_share != usual.expert_share)
         json_object_set_new(all, "expert_share", real_of(o->expert_share));
     if (o->prefer_resident != usual.prefer_resident)

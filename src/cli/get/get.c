@@ -269,6 +269,13 @@ static int find_offline(const struct options *o, struct output *out, struct moef
 {
     struct moeflux_err why;
     char *path = NULL;
+    const char *flag = o->revision    ? "--revision"
+                       : o->include.n ? "--include"
+                       : o->exclude.n ? "--exclude"
+                       : o->dry_run   ? "--dry-run"
+                                      : NULL;
+    if (flag)
+        return err_set(e, ERR_USAGE, "%s: HF_HUB_OFFLINE is set, and this needs the network", flag);
     if (hub_find(o->repository, &path, &why))
         return err_set(e, ERR_IO, "HF_HUB_OFFLINE is set, so nothing is fetched: %s", why.text);
     output_addf(out, "%s\n", path);

@@ -1,6 +1,7 @@
 #include "cli/measure/bench.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/err.h"
@@ -24,10 +25,10 @@ struct bench {
     const char *source;    /* "random ids" or "prompt" */
     size_t at;             /* tokens that were taken from `ids` */
     struct bench_table *table;
-    /* --bench-parallel: further sequences besides the generator's, and their logits */
-    uint32_t n_others;
+    /* --bench-parallel: further sequences besides the generator's, and a sampler for each of all */
+    uint32_t n_others, n_samplers;
     struct moeflux_session *others[BENCH_MAX_PARALLEL - 1];
-    float *other_logits; /* [n_others][vocab_size] */
+    struct moeflux_sampler *samplers[BENCH_MAX_PARALLEL]; /* greedy */
 };
 
 /* splitmix64: the same seed gives the same ids on every machine. */
@@ -110,27 +111,23 @@ static int decode_all(struct bench *b, const int32_t *ids, uint32_t n, uint64_t 
 }
 
 /* Decodes n tokens of each sequence, one of each in a batch. ids [1 + n_others][n]: each sequence has its own
- * text. */
+ * text, so that what is chosen is not used. */
 static int decode_batched(struct bench *b, const int32_t *ids, uint32_t n, uint64_t *ns,
                           struct moeflux_err *e)
 {
     struct generator *s = &b->generator;
     struct moeflux_session *list[BENCH_MAX_PARALLEL] = {s->sequence};
-    float *logits[BENCH_MAX_PARALLEL] = {s->logits};
     uint32_t n_batched = 1 + b->n_others;
     int rc = 0;
-    for (uint32_t i = 0; i < b->n_others; i++) {
-        list[1 + i] = b->others[i];
-        logits[1 + i] = b->other_logits + (uint64_t)i * s->info.vocab_size;
-    }
+    memcpy(list + 1, b->others, b->n_others * sizeof *list);
     for (uint32_t i = 0; i < n && !rc; i++) {
-        int32_t next[BENCH_MAX_PARALLEL];
+        int32_t here[BENCH_MAX_PARALLEL], next[BENCH_MAX_PARALLEL];
         for (uint32_t k = 0; k < n_batched; k++)
-            next[k] = ids[(size_t)k * n + i];
+            here[k] = ids[(size_t)k * n + i];
         uint64_t start = clock_ns();
         if (signals_interrupted())
             return err_set(e, ERR_INTERRUPTED, "interrupted");
-        rc = moeflux_eval_batched(list, next, n_batched, logits, e);
+        rc = moeflux_step_batched(list, here, n_batched, b->samplers, next, e);
         *ns += clock_ns() - start;
     }
     return rc;
@@ -281,9 +278,10 @@ static int open_others(struct bench *b, struct moeflux_err *e)
     if (n > most)
         return err_set(e, ERR_USAGE, "--bench-parallel %u: %s decodes at most %u sequence%s in one batch", n,
                        s->info.device, most, most == 1 ? "" : "s");
-    b->other_logits = mem_new((uint64_t)(n - 1) * s->info.vocab_size, sizeof(float), e);
-    if (!b->other_logits)
-        return ERR_MEMORY;
+    struct moeflux_sampler_options greedy = moeflux_sampler_defaults();
+    greedy.temperature = 0;
+    for (; b->n_samplers < n && !rc; b->n_samplers += !rc)
+        rc = moeflux_sampler_new(&b->samplers[b->n_samplers], &greedy, s->info.vocab_size, NULL, e);
     for (; b->n_others + 1 < n && !rc; b->n_others += !rc)
         rc = moeflux_session_new(&b->others[b->n_others], s->model, s->max_context, e);
     return rc;
@@ -293,7 +291,8 @@ static void close_others(struct bench *b)
 {
     for (uint32_t i = 0; i < b->n_others; i++)
         moeflux_session_free(b->others[i]);
-    free(b->other_logits);
+    for (uint32_t i = 0; i < b->n_samplers; i++)
+        moeflux_sampler_free(b->samplers[i]);
 }
 
 int bench_run(const struct options *o, const char *build, const struct term *t, struct output *out,

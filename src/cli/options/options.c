@@ -16,7 +16,9 @@
 #include "cli/options/get_flags.h"
 #include "cli/which_model.h"
 #include "generate/logprobs.h"
+#include "generate/model_sampling.h"
 #include "moeflux.h"
+#include "sample/sampler_fields.h"
 
 /* Seeds stay below 2^53 so that every JSON reader gets them exactly. */
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
@@ -143,7 +145,7 @@ static const struct flag run_flags[] = {
     SWITCH(NULL, "mix", mix, "accept an output with other settings' results"),
     SWITCH(NULL, "ordered", ordered, "write results in the order of the lines"),
     TEXT(NULL, "shard", "I/N", shard, "take every N-th line, beginning with line I"),
-    INT(NULL, "parallel", "N", parallel, 1, 64, "answer N requests at the same time"),
+    INT(NULL, "parallel", "N", parallel, 1, MOEFLUX_MAX_PARALLEL, "answer N requests at the same time"),
     SWITCH(NULL, "replicate", replicate, "the whole model on each device"),
     HEADING("Output:"),
     CHOICE("color", "WHEN", color, COLOR, "format answers: auto, always, never (auto)"),
@@ -236,7 +238,8 @@ static const struct flag serve_flags[] = {
     TEXT(NULL, "api-key", "KEY,..", api_key, "keys, of which clients send one (or MOEFLUX_API_KEY)"),
     TEXT(NULL, "cors", "ORIGIN", cors, "origin whose pages may use the API, *: any"),
     TEXT(NULL, "alias", "NAME", alias, "the model's name for clients (the directory's)"),
-    INT(NULL, "parallel", "N", parallel, 1, 64, "answers at a time (1; 4 per device of several)"),
+    INT(NULL, "parallel", "N", parallel, 1, MOEFLUX_MAX_PARALLEL,
+        "answers at a time (1; 4 per device of several)"),
     SWITCH(NULL, "replicate", replicate, "the whole model on each device"),
     INT(NULL, "queue", "N", queue, 1, 4096, "requests that may wait (64)"),
     INT(NULL, "address-connections", "N", address_connections, 0, 256,
@@ -520,6 +523,20 @@ void options_free(struct options *o)
     free(o->hub_path);
 }
 
+int options_take_model(struct options *o, struct moeflux_err *e)
+{
+    bool samples = o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_SERVE;
+    struct moeflux_err why;
+    size_t failed = 0;
+    if (!samples || !o->model)
+        return 0;
+    int rc = model_sampling_take(&o->sampling, o->given, o->model, &failed, &why);
+    if (!rc)
+        return 0;
+    const char *flags = sampler_fields[failed].flags;
+    return err_set(e, rc, "%.400s; --%.*s replaces it", why.text, (int)strcspn(flags, ","), flags);
+}
+
 void options_explain(const struct options *o, struct moeflux_err *e)
 {
     char place[300];
@@ -568,6 +585,14 @@ const char *options_cpu_isa(const struct options *o)
     return wish && *wish && computes ? wish : NULL;
 }
 
+/* Returns moeflux_options.n_parallel: up to 8 sequences need no choice. */
+static uint32_t n_parallel(const struct options *o)
+{
+    enum { EXACT = 8 };
+    int64_t most = o->parallel > o->bench_parallel ? o->parallel : o->bench_parallel;
+    return most > EXACT ? (uint32_t)most : 0;
+}
+
 void options_engine(const struct options *o, struct moeflux_options *out)
 {
     out->dir = o->model;
@@ -593,6 +618,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->usage = o->usage;
     out->n_threads = (uint32_t)o->threads;
     out->chunk = (uint32_t)o->chunk;
+    out->n_parallel = n_parallel(o);
     out->context = (uint32_t)o->ctx_size;
     out->profile = o->stats;
 }

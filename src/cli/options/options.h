@@ -10,6 +10,7 @@
 #include "cli/options/flags.h"
 #include "cli/options/foreign.h"
 #include "cli/options/number.h"
+#include "moeflux.h"
 #include "generate/request.h"
 #include "sample/sampler_fields.h"
 
@@ -36,7 +37,7 @@ enum verb {
 
 enum { OPTIONS_NOT_GIVEN = -2, OPTIONS_NO_LIMIT = REQUEST_NO_LIMIT };
 
-enum { BENCH_MAX_PARALLEL = 8 };
+enum { BENCH_MAX_PARALLEL = MOEFLUX_MAX_PARALLEL };
 
 struct options {
     enum verb verb;
@@ -140,6 +141,10 @@ enum { OPTIONS_COMMANDS = 5 };
 extern const struct defaults_command options_commands[OPTIONS_COMMANDS];
 /* It takes no settings from the configuration file. */
 extern const struct defaults_command options_completion;
+
+/* Takes the sampler's settings that neither the command line nor the user's file gives from the model's file
+ * (model_sampling_take). ERR_FORMAT: the message names the flag that replaces the value, too. */
+int options_take_model(struct options *o, struct moeflux_err *e);
 
 /* Adds to the message of a failed run where the model was named, if that was not the command line. */
 void options_explain(const struct options *o, struct moeflux_err *e);

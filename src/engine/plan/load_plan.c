@@ -116,6 +116,9 @@ int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
         rc = check_choice("prompt_type", (int)o->prompt_type, MOEFLUX_PROMPT_TYPE_F16, e);
     if (rc == 0)
         rc = check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_Q8_0, e);
+    if (rc == 0 && o->n_parallel > MOEFLUX_MAX_PARALLEL)
+        rc = err_set(e, ERR_USAGE, "n_parallel is %u, expected at most %d", o->n_parallel,
+                     MOEFLUX_MAX_PARALLEL);
     if (rc == 0 && !(o->prefer_resident >= 0 && isfinite(o->prefer_resident)))
         rc = err_set(e, ERR_USAGE, "--prefer-resident %g, expected 0 or more", (double)o->prefer_resident);
     return rc;
@@ -242,7 +245,7 @@ static void size_prompt_slots(struct load_plan *p, const struct model_dir *m, co
         return;
     p->prompt_slot_bytes = size_max(least, size_min(PROMPT_SLOTS * one, PROMPT_BYTES / one * one));
     p->prompt_slot_bytes = size_min(p->prompt_slot_bytes, all);
-    p->max_cpu_chunk = (uint32_t)device_chunk(&m->config) - 1;
+    p->max_cpu_chunk = (uint32_t)size_max(device_chunk(&m->config) - 1, p->max_batched);
     p->cpu_scratch_bytes = expert_store_landing_bytes(m, layers);
 }
 
@@ -385,12 +388,18 @@ int load_plan_make(struct load_plan *out, const struct model_dir *m, const struc
     return rc < 0 ? rc : load_plan_make_share(out, m, caps, o, &whole, e);
 }
 
+uint32_t load_plan_max_batched(uint32_t requested, uint32_t max_chunk)
+{
+    return (uint32_t)size_min(requested ? requested : EXEC_MAX_INVARIANT, max_chunk);
+}
+
 void load_plan_begin(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,
                      const struct moeflux_options *o, const struct load_share *share)
 {
     *out = (struct load_plan){.layers = share->layers,
                               .weights_bytes = dense_bytes_of(m, share->layers),
                               .max_chunk = share->max_chunk,
+                              .max_batched = load_plan_max_batched(o->n_parallel, share->max_chunk),
                               .n_readers = load_plan_n_readers(o->n_threads),
                               .context = choose_context(o->context, &m->config),
                               .io = load_plan_reader_mode(o),
@@ -404,10 +413,12 @@ void load_plan_begin(struct load_plan *out, const struct model_dir *m, const str
     if (!caps->is_unified)
         out->cpu_scratch_bytes += rows;
     out->activation_bytes =
-        arch_scratch_bytes(&m->config, span, caps, out->max_chunk) +
+        arch_scratch_bytes(&m->config, span, caps, out->max_chunk, out->max_batched) +
         ngram_rows_room_bytes(&m->config, share->layers, out->max_chunk) + (caps->is_unified ? rows : 0) +
         arch_host_bytes(&m->config, caps, out->max_chunk, has_blocks(m)) + out->prompt_slot_bytes +
-        (caps->is_host ? 0 : sample_scratch(m->config.vocab_size));
+        (caps->is_host
+             ? 0
+             : (1 + size_min(out->max_batched, SAMPLE_CONCURRENT)) * sample_scratch(m->config.vocab_size));
 }
 
 int load_plan_make_share(struct load_plan *out, const struct model_dir *m, const struct exec_caps *caps,

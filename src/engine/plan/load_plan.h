@@ -32,6 +32,7 @@ struct load_plan {
     struct expert_layers layers;
     uint64_t weights_bytes; /* dense weights of the layers */
     uint32_t max_chunk;     /* most tokens of a chunk */
+    uint32_t max_batched;   /* most sequences that are decoded together */
     uint32_t n_readers;     /* threads */
     uint32_t context;       /* tokens whose states there is room for */
     enum reader_mode io;
@@ -83,6 +84,10 @@ uint64_t load_plan_fixed_bytes(const struct load_plan *p);
  * pays if each expert has many tokens. Only the chunk decides, so that results do not depend on memory or
  * speed. */
 bool load_plan_takes_device(const struct config *c, uint32_t n);
+
+/* Returns how many sequences are decoded together at most: as requested (0: EXEC_MAX_INVARIANT), and as
+ * many as a chunk has tokens. */
+uint32_t load_plan_max_batched(uint32_t requested, uint32_t max_chunk);
 
 /* Checks the values of the options' enums, which the functions below rely on. ERR_USAGE names the wrong
  * one. */

@@ -1,25 +1,30 @@
 /* Batched decode: one token of each of several sequences in one pass, so that weights and experts are read
  * once for all. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "engine/run/batched.h"
 #include "engine/run/forward.h"
+#include "engine/run/step.h"
 #include "engine/sequence.h"
-
-static uint32_t stage_max_invariant(const struct stage *at)
-{
-    const struct exec *host = at->sides[SIDE_HOST].exec;
-    uint32_t n = exec_get_caps(at->exec).max_invariant;
-    return host ? (uint32_t)size_min(n, exec_get_caps(host).max_invariant) : n;
-}
 
 uint32_t moeflux_max_batched(const struct moeflux_model *m)
 {
-    uint32_t max_invariant = m->max_chunk;
+    return m->trace || m->prefer.margin > 0 ? 1 : m->max_batched;
+}
+
+bool moeflux_batched_is_exact(const struct moeflux_model *m)
+{
+    bool is = true;
     for (uint32_t i = 0; i < m->n_stages; i++)
-        max_invariant = (uint32_t)size_min(max_invariant, stage_max_invariant(&m->stages[i]));
-    return m->trace || m->prefer.margin > 0 ? 1 : (uint32_t)size_min(max_invariant, MOEFLUX_MAX_BATCHED);
+        is = is && m->stages[i].batched_plan_n == 0;
+    return is;
+}
+
+static int refuse_number(const struct moeflux_model *m, uint32_t n, struct moeflux_err *e)
+{
+    return err_set(e, ERR_USAGE, "a batch of %u sequences, expected 1 to %u", n, moeflux_max_batched(m));
 }
 
 static int check(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, struct moeflux_err *e)
@@ -27,7 +32,7 @@ static int check(struct moeflux_session *const *list, const int32_t *ids, uint32
     const struct moeflux_model *m = list[0]->model;
     int rc = 0;
     if (n > moeflux_max_batched(m))
-        return err_set(e, ERR_USAGE, "a batch of %u sequences, expected 1 to %u", n, moeflux_max_batched(m));
+        return refuse_number(m, n, e);
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         for (uint32_t k = 0; k < i; k++)
             if (list[i] == list[k])
@@ -38,57 +43,114 @@ static int check(struct moeflux_session *const *list, const int32_t *ids, uint32
     return rc;
 }
 
-static int eval(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, float *const *logits,
-                struct moeflux_err *e)
+/* Fills choices [n]. Returns them, or NULL if the host is to get the logits. */
+static struct device_choice *choices_of(const struct batched_token *tokens, uint32_t n,
+                                        struct device_choice *choices)
 {
-    /* Experts are predicted for a single token. */
-    if (n == 1)
-        return moeflux_session_eval(list[0], ids, 1, &(struct moeflux_outputs){.logits = logits[0]}, e);
-    struct moeflux_model *m = list[0]->model;
+    const struct moeflux_model *m = tokens->session->model;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct batched_token *t = &tokens[i];
+        if (!t->sampler || !step_takes(m, t->sampler))
+            return NULL;
+        choices[i] = (struct device_choice){.sampler = t->sampler, .id = t->id};
+    }
+    return choices;
+}
+
+static int prepare(const struct forward_call *c, struct moeflux_err *e)
+{
+    int rc = check(c->list, c->ids, c->n, e);
+    for (uint32_t i = 0; rc == 0 && i < c->n; i++) {
+        rc = sequence_make_ready(c->list[i], e);
+        if (rc == 0)
+            rc = sequence_reserve(c->list[i], c->list[i]->pos + 1, e);
+    }
+    return rc;
+}
+
+static int run(const struct forward_call *c, struct moeflux_err *e)
+{
+    struct moeflux_session *first = c->list[0];
+    uint32_t n_done;
+    int rc = prepare(c, e);
+    if (rc < 0)
+        return rc;
+    model_stats_begin(first->model, WORK_DECODE);
+    first->progress_at = (struct progress_at){.total = 1, .what = "generating"};
+    rc = forward_run(c, &n_done, e);
+    model_stats_end(first->model, WORK_DECODE, rc < 0 ? 0 : c->n);
+    for (uint32_t i = 0; rc == 0 && i < c->n; i++)
+        sequence_accept(c->list[i], c->ids[i]);
+    return rc;
+}
+
+static int eval(struct batched_token *tokens, uint32_t n, struct moeflux_err *e)
+{
+    struct moeflux_session *list[MOEFLUX_MAX_PARALLEL] = {0};
+    float *logits[MOEFLUX_MAX_PARALLEL];
+    int32_t ids[MOEFLUX_MAX_PARALLEL];
+    struct device_choice choices[MOEFLUX_MAX_PARALLEL];
     const struct moeflux_outputs none = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        list[i] = tokens[i].session;
+        logits[i] = tokens[i].logits;
+        ids[i] = tokens[i].id;
+    }
     const struct forward_call c = {.list = list,
                                    .ids = ids,
                                    .n = n,
                                    .n_chunks = 1,
                                    .is_batched = true,
                                    .outputs = &none,
-                                   .logits = logits};
-    uint32_t n_done;
-    int rc = check(list, ids, n, e);
-    for (uint32_t i = 0; rc == 0 && i < n; i++) {
-        rc = sequence_make_ready(list[i], e);
-        if (rc == 0)
-            rc = sequence_reserve(list[i], list[i]->pos + 1, e);
+                                   .logits = logits,
+                                   .choices = choices_of(tokens, n, choices)};
+    int rc = run(&c, e);
+    for (uint32_t i = 0; rc == 0 && c.choices && i < n; i++) {
+        tokens[i].is_chosen = choices[i].is_made;
+        memcpy(tokens[i].result, choices[i].result, sizeof choices->result);
     }
-    if (rc < 0)
-        return rc;
-    model_stats_begin(m, WORK_DECODE);
-    list[0]->progress_at = (struct progress_at){.total = 1, .what = "generating"};
-    rc = forward_run(&c, &n_done, e);
-    model_stats_end(m, WORK_DECODE, rc < 0 ? 0 : n);
-    if (rc < 0)
-        return rc;
-    for (uint32_t i = 0; i < n; i++)
-        sequence_accept(list[i], ids[i]);
-    return 0;
+    return rc;
 }
 
 int moeflux_eval_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                          float *const *logits, struct moeflux_err *e)
 {
-    return n ? eval(list, ids, n, logits, e) : err_set(e, ERR_USAGE, "no sequences to evaluate together");
+    struct batched_token tokens[MOEFLUX_MAX_PARALLEL];
+    if (n == 0)
+        return err_set(e, ERR_USAGE, "no sequences to evaluate together");
+    if (n > moeflux_max_batched(list[0]->model))
+        return refuse_number(list[0]->model, n, e);
+    for (uint32_t i = 0; i < n; i++)
+        tokens[i] = (struct batched_token){.session = list[i], .id = ids[i], .logits = logits[i]};
+    return batched_eval(tokens, n, NULL, NULL, e);
 }
 
-int batched_eval(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, float *const *logits,
-                 void (*left)(void *ctx), void *ctx, struct moeflux_err *e)
+int batched_eval(struct batched_token *tokens, uint32_t n, void (*left)(void *ctx), void *ctx,
+                 struct moeflux_err *e)
 {
-    list[0]->left = left;
-    list[0]->left_ctx = ctx;
-    int rc = moeflux_eval_batched(list, ids, n, logits, e);
-    if (list[0]->left)
-        left(ctx);
-    list[0]->left = NULL;
+    struct moeflux_session *first = tokens->session;
+    /* Experts are predicted for a single token. */
+    bool goes_alone = n == 1 && moeflux_batched_is_exact(first->model);
+    first->left = left;
+    first->left_ctx = ctx;
+    int rc = goes_alone ? moeflux_session_eval(first, &tokens->id, 1,
+                                               &(struct moeflux_outputs){.logits = tokens->logits}, e)
+                        : eval(tokens, n, e);
+    if (first->left)
+        first->left(first->left_ctx);
+    first->left = NULL;
     return rc;
+}
+
+int batched_choose(const struct batched_token *t, struct sampler *sampler, int32_t *next,
+                   struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    sampler_accept(sampler, t->id);
+    if (t->is_chosen)
+        return step_take(t->session, sampler, t->result, next, e);
+    *next = sampler_pick(sampler, t->logits, &why);
+    return *next < 0 ? step_refuse(t->session, &why, e) : 0;
 }
 
 uint32_t batched_n_stages(const struct moeflux_model *m)

@@ -2,16 +2,33 @@
 #ifndef MOEFLUX_ENGINE_RUN_BATCHED_H
 #define MOEFLUX_ENGINE_RUN_BATCHED_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct moeflux_err;
 struct moeflux_model;
 struct moeflux_session;
+struct sampler;
+
+/* A token of one sequence. If every token of an evaluation has a sampler that the last device can follow,
+ * and all experts are in memory, the device samples: is_chosen. */
+struct batched_token {
+    struct moeflux_session *session;
+    float *logits;                 /* [vocab_size]: receives the logits after it, unless is_chosen */
+    const struct sampler *sampler; /* before it has accepted the id; NULL: the logits are wanted */
+    int32_t id;
+    uint32_t result[2]; /* argument of step_take, if is_chosen */
+    bool is_chosen;
+};
 
 /* Runs moeflux_eval_batched for n >= 1. left: called once, on this thread, when the first device has finished
- * its part: other sequences can be computed there while these are on the later devices. */
-int batched_eval(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, float *const *logits,
-                 void (*left)(void *ctx), void *ctx, struct moeflux_err *e);
+ * its part: other sequences can be computed there while these are on the later devices; NULL: nothing is
+ * called. */
+int batched_eval(struct batched_token *tokens, uint32_t n, void (*left)(void *ctx), void *ctx,
+                 struct moeflux_err *e);
+/* Accepts the token and chooses the next one: takes the device's choice, or samples from the logits. */
+int batched_choose(const struct batched_token *t, struct sampler *sampler, int32_t *next,
+                   struct moeflux_err *e);
 /* Returns the number of devices that an evaluation passes one after the other. */
 uint32_t batched_n_stages(const struct moeflux_model *m);
 /* Returns the most tokens of a prompt that are evaluated at once. Results depend on where a prompt is cut. */

@@ -178,7 +178,7 @@ static int expert_rounds(const struct pass *p, uint32_t layer, struct moeflux_er
 /* Prefetches the likeliest predicted experts of a layer, `each` for each sequence. */
 static void read_ahead(const struct pass *p, uint32_t layer, uint32_t each)
 {
-    uint32_t n = pass_n_decoding(p);
+    uint32_t n = pass_n_predicting(p);
     if (n == 0 || !pass_reads_ahead(p, layer))
         return;
     predictor_predict(&p->at->predictor, layer, pass_predicts(p, layer) ? pass_prediction(p) : NULL, n);
@@ -312,10 +312,10 @@ static int token_rounds(const struct pass *p, uint32_t layer, struct moeflux_err
 /* Whether the chunk is divided into rounds of experts, not of tokens. */
 static bool takes_rounds(const struct pass *p, uint32_t layer)
 {
-    if (pass_n_decoding(p) > 0)
+    if (pass_n_decoding(p) > 0 && (p->at->batched_plan_n == 0 || pass_is_on_cpu(p, layer)))
         return false;
     return pass_is_on_cpu(p, layer) ? host_experts_takes_rounds(&p->at->host.experts, p->chunk.n)
-                                    : arch_takes_rounds(p->at->arch, p->chunk.n);
+                                    : arch_takes_rounds(p->at->arch, &p->chunk);
 }
 
 uint64_t chosen_n_all(const struct pass *p)
@@ -373,8 +373,9 @@ int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e)
     if (m->trace)
         trace_writer_add(m->trace, layer, p->chunk.of.pos, p->chunk.n, pass_choice(p), pass_weights(p));
     /* The token that comes next follows the last one of a chunk. */
-    uint32_t n = pass_n_decoding(p) > 0 ? p->chunk.n : 1;
-    predictor_observe(&p->at->predictor, layer,
-                      pass_choice(p) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k, n);
+    uint32_t n = pass_n_predicting(p) > 0 ? p->chunk.n : 1;
+    if (pass_n_decoding(p) <= EXEC_MAX_INVARIANT)
+        predictor_observe(&p->at->predictor, layer,
+                          pass_choice(p) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k, n);
     return takes_rounds(p, layer) ? expert_rounds(p, layer, e) : token_rounds(p, layer, e);
 }

@@ -239,7 +239,7 @@ static struct work work_of(const struct forward *l, uint32_t chunk)
                          .flips = chunk,
                          .outputs = c->outputs,
                          .logits = c->logits,
-                         .choice = c->is_batched ? NULL : l->s->choice};
+                         .choice = c->is_batched ? c->choices : l->s->choice};
 }
 
 /* ---- hidden states: if both devices see the memory of a crossing, no thread copies a prompt's ----
@@ -346,7 +346,7 @@ static int hand_over(struct worker *t, const struct work *w, uint32_t chunk)
 static int run_chunk(struct worker *t, uint32_t chunk)
 {
     struct forward *l = t->forward;
-    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
+    struct arch_sequence each[MOEFLUX_MAX_PARALLEL];
     struct progress_at *progress = &l->s->progress_at;
     const struct work w = work_of(l, chunk);
     struct pass p = work_pass(&w, stage_of(t), each);

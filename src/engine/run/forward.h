@@ -26,6 +26,9 @@ struct forward_call {
     bool is_last; /* outputs->logits are those of the last chunk */
     const struct moeflux_outputs *outputs;
     float *const *logits; /* [n], in batched decode */
+    /* [n], in batched decode: sampling on the device, if every token passes it without the host; NULL: the
+     * host gets the logits */
+    struct device_choice *choices;
 };
 
 /* Whether several chunks with these outputs can be evaluated at once. Also false if there is no memory for

@@ -83,9 +83,20 @@ uint32_t pass_n_decoding(const struct pass *p)
     return p->chunk.each || p->chunk.n == 1 ? p->chunk.n : 0;
 }
 
+uint32_t pass_plan_n(const struct stage *at, uint32_t n)
+{
+    return at->batched_plan_n ? at->batched_plan_n : n < EXEC_MAX_INVARIANT ? n : EXEC_MAX_INVARIANT;
+}
+
+uint32_t pass_n_predicting(const struct pass *p)
+{
+    uint32_t n = pass_n_decoding(p);
+    return n <= EXEC_MAX_INVARIANT ? n : 0;
+}
+
 bool pass_predicts(const struct pass *p, uint32_t layer)
 {
-    return pass_n_decoding(p) > 0 && (p->at->predictor.kind & PREDICT_ROUTER) && pass_reads_ahead(p, layer);
+    return pass_n_predicting(p) > 0 && (p->at->predictor.kind & PREDICT_ROUTER) && pass_reads_ahead(p, layer);
 }
 
 bool pass_prefers(const struct pass *p, uint32_t layer)

@@ -29,6 +29,7 @@ static int open_arch(struct stage *at, struct moeflux_model *m, const struct loa
                                    .layers = {at->layers.first, at->layers.end},
                                    .experts = m->dir.experts,
                                    .max_chunk = m->max_chunk,
+                                   .max_batched = m->max_batched,
                                    .kv_type = m->kv_type,
                                    .has_host_experts = stage_has_cpu_layers(at)};
     if (rc == 0 && at->maps_weights)
@@ -94,7 +95,7 @@ int stage_open(struct stage *at, struct moeflux_model *m, const struct load_plan
     if (!at->wanted || !at->is_wanted || !at->is_seen)
         return ERR_MEMORY;
     int rc = predictor_open(&at->predictor, predictor_of(o->prefetch), c->n_layers, c->top_k,
-                            MOEFLUX_MAX_BATCHED, e);
+                            EXEC_MAX_INVARIANT, e);
     if (rc == 0)
         rc = open_arch(at, m, p, before, e);
     return rc < 0 ? rc : make_buffers(at, m, p, o, e);

@@ -26,7 +26,7 @@ struct moeflux_model;
 struct moeflux_options;
 struct test_hooks;
 
-enum { MOEFLUX_ROUND_TABLES = 16, MOEFLUX_MAX_BATCHED = 8 };
+enum { MOEFLUX_ROUND_TABLES = 16 };
 
 /* The device that computes the routed experts of some layers, and the store that holds them. */
 struct expert_side {
@@ -51,8 +51,8 @@ struct recorded {
     bool is_batched;
     bool chooses;  /* pass.chooses */
     uint32_t half; /* pass.half */
-    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
-    uint64_t marks[MOEFLUX_MAX_BATCHED]; /* moeflux_session.mark */
+    struct arch_sequence each[MOEFLUX_MAX_PARALLEL];
+    uint64_t marks[MOEFLUX_MAX_PARALLEL]; /* moeflux_session.mark */
 };
 
 enum { AHEAD_GROUPS = 4 };
@@ -89,8 +89,10 @@ struct stage {
     struct loader loader;
     struct expert_side sides[EXPERT_SIDES];
     bool computes_at_once; /* exec_caps.runs_at_once */
-    bool maps_weights;     /* load_plan.maps_weights */
-    bool is_again;         /* an earlier stage is on the same device */
+    /* arch_chunk.plan_n of batched decode in matrix arithmetic; 0: exact arithmetic */
+    uint32_t batched_plan_n;
+    bool maps_weights; /* load_plan.maps_weights */
+    bool is_again;     /* an earlier stage is on the same device */
     /* the first of its layers, whose experts belong to SIDE_HOST and SIDE_PROMPT; often none. The experts of
      * the others belong to SIDE_DEVICE */
     struct expert_layers cpu_layers;

@@ -16,6 +16,17 @@ static const struct stage *last_stage(const struct moeflux_model *m)
     return &m->stages[m->n_stages - 1];
 }
 
+/* Returns the scratch memory of one sequence of several. */
+static uint64_t each_scratch(const struct moeflux_model *m)
+{
+    return size_round_up(sample_scratch(m->dir.config.vocab_size), 16);
+}
+
+static uint64_t blocked_bytes(const struct moeflux_model *m)
+{
+    return size_round_up(m->dir.config.vocab_size, 64) / 8;
+}
+
 static int make_buffers(struct moeflux_model *m, struct moeflux_err *e)
 {
     struct step_room *r = &m->step;
@@ -26,7 +37,7 @@ static int make_buffers(struct moeflux_model *m, struct moeflux_err *e)
         uint64_t bytes;
     } buffers[] = {
         {&r->recent, EXEC_INPUT, 2 * sizeof r->now.recent},
-        {&r->blocked, EXEC_INPUT, size_round_up(vocab, 64) / 8},
+        {&r->blocked, EXEC_INPUT, blocked_bytes(m)},
         {&r->chosen, EXEC_DEVICE, 2 * sizeof(int32_t)},
         {&r->results, EXEC_HOST, 4 * sizeof(uint32_t)},
         {&r->scratch, EXEC_DEVICE, sample_scratch((uint32_t)vocab)},
@@ -34,6 +45,32 @@ static int make_buffers(struct moeflux_model *m, struct moeflux_err *e)
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < sizeof buffers / sizeof *buffers; i++)
         rc = exec_buffer_new(last_stage(m)->exec, buffers[i].b, buffers[i].kind, buffers[i].bytes, e);
+    return model_fault(m, last_stage(m), rc, e);
+}
+
+static int make_each(struct moeflux_model *m, struct moeflux_err *e)
+{
+    struct step_room *r = &m->step;
+    uint64_t n = m->max_batched, n_scratch = size_min(n, SAMPLE_CONCURRENT);
+    const struct {
+        struct exec_buffer *b;
+        enum exec_memory kind;
+        uint64_t bytes;
+    } buffers[] = {
+        {&r->each.recent, EXEC_INPUT, n * sizeof r->now.recent},
+        {&r->each.blocked, EXEC_INPUT, n * blocked_bytes(m)},
+        {&r->each.chosen, EXEC_DEVICE, n * sizeof(int32_t)},
+        {&r->each.results, EXEC_HOST, n * 2 * sizeof(uint32_t)},
+        {&r->each.scratch, EXEC_DEVICE, n_scratch * each_scratch(m)},
+    };
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < sizeof buffers / sizeof *buffers; i++)
+        rc = exec_buffer_new(last_stage(m)->exec, buffers[i].b, buffers[i].kind, buffers[i].bytes, e);
+    r->each.blocked_copy = mem_new(n, blocked_bytes(m), e);
+    if (rc == 0 && !r->each.blocked_copy)
+        return ERR_MEMORY;
+    if (rc == 0)
+        memset(r->each.blocked.host, 0, r->each.blocked.bytes);
     return model_fault(m, last_stage(m), rc, e);
 }
 
@@ -50,16 +87,19 @@ int step_open(struct moeflux_model *m, struct moeflux_err *e)
         rc = make_buffers(m, e);
     if (rc == 0)
         memset(r->blocked.host, 0, r->blocked.bytes);
-    return rc;
+    return rc < 0 ? rc : make_each(m, e);
 }
 
 void step_close(struct moeflux_model *m)
 {
     struct step_room *r = &m->step;
-    struct exec_buffer *buffers[] = {&r->recent, &r->blocked, &r->chosen, &r->results, &r->scratch};
+    struct exec_buffer *buffers[] = {&r->recent,       &r->blocked,     &r->chosen,       &r->results,
+                                     &r->scratch,      &r->each.recent, &r->each.blocked, &r->each.chosen,
+                                     &r->each.results, &r->each.scratch};
     for (size_t i = 0; m->n_stages > 0 && i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(last_stage(m)->exec, buffers[i]);
     free(r->blocked_copy);
+    free(r->each.blocked_copy);
 }
 
 bool step_takes(const struct moeflux_model *m, const struct sampler *sampler)
@@ -143,22 +183,67 @@ void step_end(const struct moeflux_model *m, struct device_choice *c, uint32_t h
     c->is_made = true;
 }
 
+/* ---- several sequences ---- */
+
+/* Writes what the sampling of sequence i reads, and returns the call. */
+static struct sample_call call_of(const struct moeflux_model *m, const struct device_choice *c, uint32_t i,
+                                  struct sampler_rule *rule)
+{
+    const struct step_room *r = &m->step;
+    uint64_t bytes = blocked_bytes(m), row = (uint64_t)m->dir.config.vocab_size * sizeof(float);
+    uint8_t *copy = r->each.blocked_copy + i * bytes;
+    int32_t *recent = (int32_t *)(void *)r->each.recent.host + (uint64_t)i * SAMPLE_MAX_RECENT;
+    if (memcmp(copy, sampler_blocked(c->sampler), bytes) != 0) {
+        memcpy(copy, sampler_blocked(c->sampler), bytes);
+        memcpy(r->each.blocked.host + i * bytes, copy, bytes);
+    }
+    *rule = sampler_next_rule(c->sampler, 0);
+    return (struct sample_call){.rule = rule,
+                                .logits = last_stage(m)->view.logits.address + i * row,
+                                .blocked = r->each.blocked.address + i * bytes,
+                                .recent = r->each.recent.address + i * sizeof r->now.recent,
+                                .last = last_stage(m)->ids.address + i * sizeof(int32_t),
+                                .scratch = r->each.scratch.address + i % SAMPLE_CONCURRENT * each_scratch(m),
+                                .id = r->each.chosen.address + i * sizeof(int32_t),
+                                .result = r->each.results.address + (uint64_t)i * 2 * sizeof(uint32_t),
+                                .n_recent = rule->repeat_last ? sampler_recent(c->sampler, NULL, recent) : 0};
+}
+
+void step_record_each(struct moeflux_model *m, const struct device_choice *c, uint32_t n)
+{
+    for (uint32_t first = 0; first < n; first += SAMPLE_CONCURRENT) {
+        struct sampler_rule rules[SAMPLE_CONCURRENT];
+        struct sample_call calls[SAMPLE_CONCURRENT];
+        uint32_t here = (uint32_t)size_min(n - first, SAMPLE_CONCURRENT);
+        for (uint32_t i = 0; i < here; i++)
+            calls[i] = call_of(m, &c[first + i], first + i, &rules[i]);
+        sample_run_concurrent(&m->step.sample, last_stage(m)->exec, calls, here);
+    }
+}
+
+void step_end_each(const struct moeflux_model *m, struct device_choice *c, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        memcpy(c[i].result, m->step.each.results.host + i * sizeof c->result, sizeof c->result);
+        c[i].is_made = true;
+    }
+}
+
 /* ---- the step ---- */
 
-static int refuse(const struct moeflux_session *s, const struct moeflux_err *why, struct moeflux_err *e)
+int step_refuse(const struct moeflux_session *s, const struct moeflux_err *why, struct moeflux_err *e)
 {
     return err_set(e, why->code, "position %u: %.400s", s->pos - 1, why->text);
 }
 
-/* Takes the id that a device has sampled. */
-static int take_choice(const struct moeflux_session *s, struct sampler *sampler, const uint32_t result[2],
-                       int32_t *next, struct moeflux_err *e)
+int step_take(const struct moeflux_session *s, struct sampler *sampler, const uint32_t result[2],
+              int32_t *next, struct moeflux_err *e)
 {
     struct moeflux_err why;
     if (result[1] != SAMPLE_OK) {
         if (!sampler_check_mask(sampler, &why))
             sampler_refuse(result[1], result[0], s->model->step.sample.n, &why);
-        return refuse(s, &why, e);
+        return step_refuse(s, &why, e);
     }
     sampler_skip(sampler);
     *next = (int32_t)result[0];
@@ -192,7 +277,7 @@ int step_run(struct moeflux_session *s, int32_t id, struct sampler *sampler, boo
         return rc;
     sampler_accept(sampler, id);
     if (c.is_made)
-        return take_choice(s, sampler, c.result, next, e);
+        return step_take(s, sampler, c.result, next, e);
     *next = sampler_pick(sampler, s->logits, &why);
-    return *next < 0 ? refuse(s, &why, e) : 0;
+    return *next < 0 ? step_refuse(s, &why, e) : 0;
 }

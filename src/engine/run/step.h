@@ -34,6 +34,14 @@ struct step_room { /* zeroed: the last device does not sample */
     struct exec_buffer scratch; /* sample_scratch */
     uint64_t *blocked_copy;
     struct step_rule now, next; /* after the current token, and after the token in flight */
+    /* Batched decode, for each of the model's max_batched sequences. No token is in flight there. */
+    struct {
+        struct exec_buffer recent;  /* i32 [n][SAMPLE_MAX_RECENT] */
+        struct exec_buffer blocked; /* [n][like blocked] */
+        struct exec_buffer chosen, results;
+        struct exec_buffer scratch; /* sample_scratch of SAMPLE_CONCURRENT sequences, or of all */
+        uint8_t *blocked_copy;
+    } each;
 };
 
 /* The sampling of the token that comes after `id`, if `id` passes the last device without the host. */
@@ -63,6 +71,15 @@ uint64_t step_id(const struct moeflux_model *m, uint32_t half);
 /* Reads the result of a half, whose batch is finished, into c. */
 void step_end(const struct moeflux_model *m, struct device_choice *c, uint32_t half);
 
+/* Records the sampling of n sequences from view.logits, and reads the results. */
+void step_record_each(struct moeflux_model *m, const struct device_choice *c, uint32_t n);
+void step_end_each(const struct moeflux_model *m, struct device_choice *c, uint32_t n);
+
+/* Adds the position of the session's last token to why no id can be chosen; returns the code. */
+int step_refuse(const struct moeflux_session *s, const struct moeflux_err *why, struct moeflux_err *e);
+/* Takes the id that a device has sampled after the session's last token. */
+int step_take(const struct moeflux_session *s, struct sampler *sampler, const uint32_t result[2],
+              int32_t *next, struct moeflux_err *e);
 /* Does the work of moeflux_session_step for callers inside the project, which pass the sampler itself. */
 int step_run(struct moeflux_session *s, int32_t id, struct sampler *sampler, bool more, int32_t *next,
              struct moeflux_err *e);

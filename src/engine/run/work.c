@@ -10,14 +10,13 @@
 
 /* Rows of the head at once, if the logits of a whole chunk are wanted. */
 enum { LOGIT_ROWS = 4 };
-_Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS && (int)MOEFLUX_MAX_BATCHED <= (int)ARCH_HEAD_ROWS,
-               "rows of logits");
+_Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS, "rows of logits");
 
 /* Records the head for tokens from .. from + n - 1 and the copy of their logits to the host. */
 static void record_head(const struct pass *p, uint32_t from, uint32_t n)
 {
     const struct stage *at = p->at;
-    arch_head(at->arch, from, n);
+    arch_head(at->arch, &p->chunk, from, n);
     if (!at->view.logits.host && !p->chooses)
         exec_copy(at->exec, &at->logits, p->half * at->view.logits.bytes, &at->view.logits, 0,
                   (uint64_t)n * p->m->dir.config.vocab_size * sizeof(float));
@@ -106,7 +105,7 @@ static bool chooses(const struct work *w, const struct stage *at)
     return w->choice && at == &w->m->stages[w->m->n_stages - 1];
 }
 
-struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequence each[MOEFLUX_MAX_BATCHED])
+struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequence each[MOEFLUX_MAX_PARALLEL])
 {
     struct pass p = {.s = w->is_batched ? NULL : w->list[0],
                      .m = w->m,
@@ -130,6 +129,7 @@ struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequen
     for (uint32_t i = 0; i < w->n; i++)
         each[i] = sequence_of(w, i, at);
     p.chunk.each = each;
+    p.chunk.plan_n = pass_plan_n(at, w->n);
     return p;
 }
 
@@ -151,7 +151,7 @@ static uint32_t find_place(const struct stage *at, uint64_t mark)
  * predictor has seen of a sequence counts only if the sequence goes on from there. */
 static void track(const struct work *w, struct stage *at)
 {
-    uint32_t places[MOEFLUX_MAX_BATCHED];
+    uint32_t places[EXEC_MAX_INVARIANT];
     uint32_t n = w->is_batched ? w->n : 1, here = w->is_batched ? 1 : w->n_all;
     uint64_t now = ++at->n_tracked;
     for (uint32_t i = 0; i < n; i++) {
@@ -287,7 +287,7 @@ static struct recorded next_of(const struct work *w, const struct stage *at)
  * with *next, if something should be recorded now: in a batch of its own, followed by note_ahead. The
  * batch is submitted if at->ahead.wanted.is_in_flight, else deferred. each: room for what *next refers to. */
 static bool choose_ahead(const struct work *w, const struct pass *here,
-                         struct arch_sequence each[MOEFLUX_MAX_BATCHED], struct pass *next)
+                         struct arch_sequence each[MOEFLUX_MAX_PARALLEL], struct pass *next)
 {
     struct stage *at = here->at;
     struct ahead *a = &at->ahead;
@@ -315,6 +315,7 @@ static bool choose_ahead(const struct work *w, const struct pass *here,
     next->chooses = a->wanted.chooses;
     next->chunk.of = each[0];
     next->chunk.each = a->wanted.is_batched ? each : NULL;
+    next->chunk.plan_n = a->wanted.is_batched ? pass_plan_n(at, a->wanted.n) : 0;
     float *rope = rope_cache_of_tokens(&at->rope, next->half, &next->chunk.rope);
     if (a->wanted.is_in_flight) {
         rope_cache_fill(w->m, rope, 1, each[0].pos);
@@ -343,7 +344,7 @@ int work_drop_ahead(struct stage *at, struct moeflux_err *e)
 int work_enter(const struct work *w, struct stage *at, const struct exec_watch *watch, struct moeflux_err *e)
 {
     stage_take(at);
-    if (chooses(w, at))
+    if (chooses(w, at) && !w->is_batched)
         step_begin(w->m, w->choice);
     int rc = state_ahead(w, at) == PASS_IN_FLIGHT ? 0 : stage_wait_idle(w->m, at, watch, e);
     if (rc < 0)
@@ -433,7 +434,9 @@ static int submit_tokens(const struct work *w, const struct pass *p, uint64_t *t
         return rc;
     if (is_deferred)
         exec_begin(x);
-    if (p->chooses)
+    if (p->chooses && w->is_batched)
+        step_record_each(p->m, w->choice, w->n);
+    else if (p->chooses)
         step_record(p->m, w->choice, p->half);
     return exec_submit(x, ticket, e);
 }
@@ -483,9 +486,11 @@ static int decode_tokens(const struct work *w, const struct pass *p, const struc
     rc = rc < 0 ? rc : waited;
     if (rc < 0)
         work_drop_ahead(p->at, NULL);
+    else if (p->chooses && w->is_batched)
+        step_end_each(p->m, w->choice, w->n);
     else if (p->chooses)
         step_end(p->m, w->choice, p->half);
-    if (rc == 0 && p->chooses) {
+    if (rc == 0 && p->chooses && !w->is_batched) {
         p->at->ahead.next.id = (int32_t)w->choice->result[0];
         guess_rows(w, p->at, p->at->ahead.next.id);
     }
@@ -495,7 +500,7 @@ static int decode_tokens(const struct work *w, const struct pass *p, const struc
 /* Decodes a token of each of a list of sequences, with every expert where the device can read it. */
 static int decode_stage(const struct work *w, const struct pass *p, struct moeflux_err *e)
 {
-    struct arch_sequence each[MOEFLUX_MAX_BATCHED];
+    struct arch_sequence each[MOEFLUX_MAX_PARALLEL];
     struct pass next;
     bool goes_on = choose_ahead(w, p, each, &next);
     int rc = end_pass(p, decode_tokens(w, p, goes_on ? &next : NULL, e), e);
@@ -572,7 +577,7 @@ int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struc
     if (rc < 0)
         return rc;
     by_token_prefetch(p, w->ids);
-    if (!plain && w->ahead == 0)
+    if (!plain && w->ahead == 0 && (!w->is_batched || w->n <= EXEC_MAX_INVARIANT))
         track(w, at);
     if (plain)
         return decode_stage(w, p, e);

@@ -34,8 +34,9 @@ struct work {
     uint32_t ahead; /* positions between the sequence's end and the first token */
     uint32_t flips; /* evaluations between the sequence's end and this one */
     const struct moeflux_outputs *outputs;
-    float *const *logits;         /* [n], in batched decode */
-    struct device_choice *choice; /* sampling on the device; NULL: the host gets the logits */
+    float *const *logits; /* [n], in batched decode */
+    /* sampling on the device, [n] in batched decode; NULL: the host gets the logits */
+    struct device_choice *choice;
 };
 
 /* Logits of a few tokens on the last stage, which work_end_rows copies to the caller. */
@@ -46,7 +47,8 @@ struct work_rows {
 };
 
 /* Returns the work's pass on one stage. each: room for what the pass refers to; NULL: one sequence. */
-struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequence each[MOEFLUX_MAX_BATCHED]);
+struct pass work_pass(const struct work *w, struct stage *at,
+                      struct arch_sequence each[MOEFLUX_MAX_PARALLEL]);
 /* Takes the turn of a stage and waits until nothing else is in flight there (stage_wait_idle). On failure
  * the caller does not have the turn. */
 int work_enter(const struct work *w, struct stage *at, const struct exec_watch *watch, struct moeflux_err *e);

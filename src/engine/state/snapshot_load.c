@@ -267,8 +267,8 @@ static int check_length(const struct source *r, const struct moeflux_session *s,
         return err_set(e, ERR_FORMAT, "%s: %llu bytes, expected %llu for %u tokens", r->path,
                        (unsigned long long)r->total, (unsigned long long)want, h->n_tokens);
     if (h->n_tokens > s->max_context)
-        return err_set(e, ERR_NO_FIT, "%s: a state of %u tokens does not fit the context of %u (-c)", r->path,
-                       h->n_tokens, s->max_context);
+        return err_set(e, ERR_NO_FIT, "%s: a state of %u tokens does not fit the context of %u tokens",
+                       r->path, h->n_tokens, s->max_context);
     return 0;
 }
 

@@ -55,7 +55,7 @@ struct attention_plan {
 enum { ATTENTION_RANGES = 3 };
 struct attention_range {
     struct attention_plan plan;
-    struct kernel kernel;
+    struct kernel kernel, each; /* one sequence, several */
 };
 
 struct attention {
@@ -66,12 +66,13 @@ struct attention {
         struct kernel prefill, f16; /* chunks: products in float32, in float16 */
         /* f16 for devices whose matrices do not have the known fragment layout (exec/fragment_layout.h) */
         struct kernel f16_shared;
-        uint32_t f16_rows;                      /* rows of a workgroup of f16 */
-        struct kernel chosen;                   /* decode for tokens with a list of blocks */
-        struct kernel wide_scores, wide_values; /* see wide.h */
-        struct kernel few_merge;                /* merge for few splits */
-        uint32_t merge_cols, few_merge_cols;    /* groups of four channels in a workgroup */
-        /* u32 [EXEC_MAX_INVARIANT][n_kv_heads][blocks of fresh[0]'s plan], 0 between dispatches */
+        uint32_t f16_rows;                                     /* rows of a workgroup of f16 */
+        struct kernel chosen;                                  /* decode for tokens with a list of blocks */
+        struct kernel wide_scores, wide_values;                /* see wide.h */
+        struct kernel few_merge;                               /* merge for few splits */
+        struct kernel chosen_each, merge_each, few_merge_each; /* several sequences */
+        uint32_t merge_cols, few_merge_cols;                   /* groups of four channels in a workgroup */
+        /* u32 [ATTENTION_CONCURRENT][n_kv_heads][blocks of fresh[0]'s plan], 0 between dispatches */
         struct exec_buffer counters;
         struct attention_plan plan;
         uint32_t f16_from; /* fewest tokens for f16; UINT32_MAX: never used */
@@ -129,8 +130,9 @@ uint64_t attention_partial_bytes(const struct attention_shape *shape, const stru
 void attention_run(const struct attention *op, struct exec *x, const struct attention_call *call);
 /* Returns what a call leaves in `partial` on the Vulkan backend. */
 struct attention_parts attention_parts_of(const struct attention *op, const struct attention_call *call);
-/* Runs n <= EXEC_MAX_INVARIANT calls of different sequences, each with a `partial` of its own. They run
- * concurrently if the device can do that. */
+/* Runs n <= ATTENTION_CONCURRENT calls of one token each, from different sequences, each with a `partial`
+ * of its own. They run concurrently if the device can do that. */
+enum { ATTENTION_CONCURRENT = 32 };
 void attention_run_concurrent(const struct attention *op, struct exec *x, const struct attention_call *calls,
                               uint32_t n);
 

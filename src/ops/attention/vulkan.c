@@ -196,6 +196,12 @@ static int open_merge(struct attention *op, struct exec *x, struct moeflux_err *
     if (rc == 0)
         rc = exec_kernel(x, &op->gpu.few_merge, "attention_merge", sizeof(struct attention_merge_args), few,
                          3, e);
+    if (rc == 0)
+        rc = exec_kernel_later(x, &op->gpu.merge_each, "attention_merge_each", sizeof(struct each_args), many,
+                               3, e);
+    if (rc == 0)
+        rc = exec_kernel_later(x, &op->gpu.few_merge_each, "attention_merge_each", sizeof(struct each_args),
+                               few, 3, e);
     return rc;
 }
 
@@ -207,7 +213,7 @@ static uint32_t n_counters(const struct attention *op)
 
 static int open_counters(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
-    uint32_t n = EXEC_MAX_INVARIANT * n_counters(op), zeros[64] = {0};
+    uint32_t n = ATTENTION_CONCURRENT * n_counters(op), zeros[64] = {0};
     int rc = exec_buffer_new(x, &op->gpu.counters, EXEC_DEVICE, n * sizeof *zeros, e);
     for (uint32_t i = 0; rc == 0 && i < n; i += 64)
         rc = exec_write(x, &op->gpu.counters, i * sizeof *zeros, zeros, size_min(64, n - i) * sizeof *zeros,
@@ -254,6 +260,9 @@ static int open_fresh(struct attention *op, struct exec *x, const struct exec_ca
         spec[MERGED_SPEC] = i == 0 ? MERGED_SPLITS : 1;
         rc = (i == 0 ? exec_kernel : exec_kernel_later)(
             x, &r->kernel, "attention_decode", sizeof(struct attention_decode_args), spec, DECODE_N_SPEC, e);
+        if (rc == 0)
+            rc = exec_kernel_later(x, &r->each, "attention_decode_each", sizeof(struct each_args), spec,
+                                   DECODE_N_SPEC, e);
     }
     return rc < 0 ? rc : open_counters(op, x, e);
 }
@@ -275,6 +284,9 @@ static int open_decode(struct attention *op, struct exec *x, const struct exec_c
     spec[LISTS_SPEC] = s->choice.heads;
     if (rc == 0 && s->choice.ratio)
         rc = exec_kernel_later(x, &op->gpu.chosen, "attention_decode", sizeof(struct attention_decode_args),
+                               spec, DECODE_N_SPEC, e);
+    if (rc == 0 && s->choice.ratio)
+        rc = exec_kernel_later(x, &op->gpu.chosen_each, "attention_decode_each", sizeof(struct each_args),
                                spec, DECODE_N_SPEC, e);
     return rc < 0 ? rc : open_merge(op, x, e);
 }
@@ -473,8 +485,8 @@ static void run_prefill(const struct attention *op, struct exec *x, const struct
 }
 
 /* place: index of the call among the concurrent ones. */
-static void run_decode(const struct attention *op, struct exec *x, const struct attention_call *call,
-                       uint32_t place, uint32_t splits, bool is_whole)
+static struct attention_decode_args decode_args(const struct attention *op, const struct attention_call *call,
+                                                uint32_t place, uint32_t splits, bool is_whole)
 {
     const struct attention_shape *s = &op->shape;
     const struct attention_fresh none = {0}, *fresh = call->fresh ? call->fresh : &none;
@@ -482,52 +494,75 @@ static void run_decode(const struct attention *op, struct exec *x, const struct 
     uint32_t is = is_whole ? ATTENTION_WHOLE : is_merged(op, call) ? ATTENTION_MERGED : 0;
     is |= s->gated ? ATTENTION_GATED : 0;
     is |= call->fresh && call->fresh->norms_values ? ATTENTION_VALUES : 0;
-    const struct attention_decode_args a = {
-        .q = call->q,
-        .keys = s->flat ? call->keys : call->blocks,
-        .values = call->fresh ? fresh->bias : call->values,
-        .partial = is_whole ? call->dst : call->partial,
-        .q_norm = has_lists ? call->chosen : fresh->q_norm,
-        .k_norm = fresh->k_norm,
-        .rope = fresh->rope,
-        .dst = call->dst,
-        .counters = op->gpu.counters.address + (uint64_t)place * n_counters(op) * sizeof(uint32_t),
-        .sinks = call->sinks,
-        .n = call->n,
-        .pos = call->pos,
-        .n_heads = call->n_heads,
-        .n_kv_heads = call->n_kv_heads,
-        .layer_off = call->layer_off,
-        .n_splits = splits,
-        .scale = s->scale,
-        .q_stride = call->q_stride,
-        .dst_stride = call->dst_stride,
-        .rotary_dim = has_lists ? s->choice.budget + 1 : fresh->rotary_dim,
-        .eps = fresh->eps,
-        .is = is};
-    const struct kernel *kernel = has_lists     ? &op->gpu.chosen
-                                  : call->fresh ? &range_of(op, call)->kernel
-                                                : &op->gpu.decode;
-    exec_dispatch(x, kernel, &a, call->n_kv_heads * plan_of(op, call)->blocks * splits, call->n, 1);
+    return (struct attention_decode_args){.q = call->q,
+                                          .keys = s->flat ? call->keys : call->blocks,
+                                          .values = call->fresh ? fresh->bias : call->values,
+                                          .partial = is_whole ? call->dst : call->partial,
+                                          .q_norm = has_lists ? call->chosen : fresh->q_norm,
+                                          .k_norm = fresh->k_norm,
+                                          .rope = fresh->rope,
+                                          .dst = call->dst,
+                                          .counters = op->gpu.counters.address +
+                                                      (uint64_t)place * n_counters(op) * sizeof(uint32_t),
+                                          .sinks = call->sinks,
+                                          .n = call->n,
+                                          .pos = call->pos,
+                                          .n_heads = call->n_heads,
+                                          .n_kv_heads = call->n_kv_heads,
+                                          .layer_off = call->layer_off,
+                                          .n_splits = splits,
+                                          .scale = s->scale,
+                                          .q_stride = call->q_stride,
+                                          .dst_stride = call->dst_stride,
+                                          .rotary_dim = has_lists ? s->choice.budget + 1 : fresh->rotary_dim,
+                                          .eps = fresh->eps,
+                                          .is = is};
+}
+
+/* Returns the workgroups of a token of the call. */
+static uint32_t decode_groups(const struct attention *op, const struct attention_call *call, uint32_t splits)
+{
+    return call->n_kv_heads * plan_of(op, call)->blocks * splits;
+}
+
+static void run_decode(const struct attention *op, struct exec *x, const struct attention_call *call,
+                       uint32_t place, uint32_t splits, bool is_whole)
+{
+    const struct attention_decode_args a = decode_args(op, call, place, splits, is_whole);
+    const struct kernel *kernel = attention_has_lists(&op->shape, call) ? &op->gpu.chosen
+                                  : call->fresh                         ? &range_of(op, call)->kernel
+                                                                        : &op->gpu.decode;
+    exec_dispatch(x, kernel, &a, decode_groups(op, call, splits), call->n, 1);
+}
+
+static struct attention_merge_args merge_args(const struct attention *op, const struct attention_call *call,
+                                              uint32_t rows, uint32_t splits)
+{
+    const struct attention_shape *s = &op->shape;
+    return (struct attention_merge_args){.partial = call->partial,
+                                         .qkv = s->gated ? call->gates : 0,
+                                         .dst = call->dst,
+                                         .rows = rows,
+                                         .n_heads = call->n_heads,
+                                         .value_dim = s->value_dim,
+                                         .n_splits = splits,
+                                         .stride = call->gate_stride,
+                                         .dst_stride = call->dst_stride};
+}
+
+static uint32_t merge_groups(const struct attention *op, const struct attention_call *call, bool is_few)
+{
+    uint32_t cols = is_few ? op->gpu.few_merge_cols : op->gpu.merge_cols;
+    return call->n_heads * div_up(op->shape.value_dim / 4, cols);
 }
 
 void attention_merge_run(const struct attention *op, struct exec *x, const struct attention_call *call,
                          uint32_t rows, uint32_t splits)
 {
-    const struct attention_shape *s = &op->shape;
-    const struct attention_merge_args a = {.partial = call->partial,
-                                           .qkv = s->gated ? call->gates : 0,
-                                           .dst = call->dst,
-                                           .rows = rows,
-                                           .n_heads = call->n_heads,
-                                           .value_dim = s->value_dim,
-                                           .n_splits = splits,
-                                           .stride = call->gate_stride,
-                                           .dst_stride = call->dst_stride};
+    const struct attention_merge_args a = merge_args(op, call, rows, splits);
     bool is_few = splits < MERGE_MANY;
-    uint32_t cols = is_few ? op->gpu.few_merge_cols : op->gpu.merge_cols;
-    exec_dispatch(x, is_few ? &op->gpu.few_merge : &op->gpu.merge, &a,
-                  call->n_heads * div_up(s->value_dim / 4, cols), call->n, 1);
+    exec_dispatch(x, is_few ? &op->gpu.few_merge : &op->gpu.merge, &a, merge_groups(op, call, is_few),
+                  call->n, 1);
 }
 
 static uint32_t splits_of(const struct attention *op, const struct attention_call *call)
@@ -590,21 +625,67 @@ void attention_vulkan(const void *self, const void *what, struct exec *x)
         merge(op, x, call);
 }
 
+/* Returns the kernel that computes the call with others of the same kernel; NULL: it goes alone. */
+static const struct kernel *each_of(const struct attention *op, const struct attention_call *call)
+{
+    if (attention_has_lists(&op->shape, call))
+        return &op->gpu.chosen_each;
+    bool goes_alone = !call->fresh || takes_prefill(&op->gpu.plan, call->n, call->pos + call->n);
+    return goes_alone ? NULL : &range_of(op, call)->each;
+}
+
+/* Computes the calls that share the first one's kernel, and marks them. */
+static void run_decodes(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                        uint32_t first, uint32_t n, bool *is_done)
+{
+    const struct kernel *k = each_of(op, &calls[first]);
+    struct attention_decode_args all[ATTENTION_CONCURRENT];
+    uint32_t n_all = 0, groups = 0;
+    for (uint32_t i = first; k && i < n; i++) {
+        if (is_done[i] || each_of(op, &calls[i]) != k)
+            continue;
+        uint32_t splits = splits_of(op, &calls[i]);
+        all[n_all++] = decode_args(op, &calls[i], i, splits, is_whole(op, splits));
+        groups = (uint32_t)size_max(groups, decode_groups(op, &calls[i], splits));
+        is_done[i] = true;
+    }
+    if (k)
+        exec_dispatch_each(x, k, all, sizeof *all, n_all, groups, 1);
+    else
+        run_splits(op, x, &calls[first], first);
+}
+
+/* Joins the splits of the calls that need few, or many, workgroups for it; concurrently with what came
+ * before if `goes_along`. Returns whether there are some. */
+static bool run_merges(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                       uint32_t n, bool is_few, bool goes_along)
+{
+    struct attention_merge_args all[ATTENTION_CONCURRENT];
+    uint32_t n_all = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t splits = splits_of(op, &calls[i]);
+        if (needs_merge(op, &calls[i]) && (splits < MERGE_MANY) == is_few)
+            all[n_all++] = merge_args(op, &calls[i], calls[i].n * calls[i].n_heads, splits);
+    }
+    if (n_all > 0 && goes_along)
+        exec_concurrent(x);
+    if (n_all > 0)
+        exec_dispatch_each(x, is_few ? &op->gpu.few_merge_each : &op->gpu.merge_each, all, sizeof *all, n_all,
+                           merge_groups(op, calls, is_few), 1);
+    return n_all > 0;
+}
+
 void attention_vulkan_concurrent(const struct attention *op, struct exec *x,
                                  const struct attention_call *calls, uint32_t n)
 {
-    bool is_first = true;
+    bool is_done[ATTENTION_CONCURRENT] = {false};
     for (uint32_t i = 0; i < n; i++) {
+        if (is_done[i])
+            continue;
         if (i > 0)
             exec_concurrent(x);
-        run_splits(op, x, &calls[i], i);
+        run_decodes(op, x, calls, i, n, is_done);
     }
-    for (uint32_t i = 0; i < n; i++) {
-        if (!needs_merge(op, &calls[i]))
-            continue;
-        if (!is_first)
-            exec_concurrent(x);
-        merge(op, x, &calls[i]);
-        is_first = false;
-    }
+    bool has_few = run_merges(op, x, calls, n, true, false);
+    run_merges(op, x, calls, n, false, has_few);
 }

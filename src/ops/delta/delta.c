@@ -40,3 +40,16 @@ void delta_run(const struct delta *op, struct exec *x, const struct delta_call *
 {
     exec_op(x, &delta_op, op, call);
 }
+
+void delta_run_concurrent(const struct delta *op, struct exec *x, const struct delta_call *calls, uint32_t n)
+{
+    if (!exec_get_caps(x).is_host) {
+        delta_vulkan_concurrent(op, x, calls, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0)
+            exec_concurrent(x);
+        delta_run(op, x, &calls[i]);
+    }
+}

@@ -71,7 +71,8 @@ struct delta {
      * once; the recurrence; the norms. */
     struct {
         struct kernel single;
-        struct kernel shared; /* HEAD_SQUARES workgroups a head */
+        struct kernel shared;                   /* HEAD_SQUARES workgroups a head */
+        struct kernel single_each, shared_each; /* the same for several sequences */
         bool has_shared;
         /* order of dispatches: prep; scan, or blocks and walk; out */
         struct kernel prep, scan, blocks, walk, out[DELTA_OUT_FORMS];
@@ -109,10 +110,16 @@ bool delta_gives_squares(const struct delta *op, const struct exec *x, uint32_t 
 /* Returns whether calls of n tokens with scratch may ask for float16. */
 bool delta_gives_f16(const struct delta *op, const struct exec *x, uint32_t n);
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call);
+/* Runs n <= DELTA_CONCURRENT calls of one token each, from different sequences; all have `squares` or
+ * none. They may run concurrently. */
+enum { DELTA_CONCURRENT = 32 };
+void delta_run_concurrent(const struct delta *op, struct exec *x, const struct delta_call *calls, uint32_t n);
 
 /* The implementations. */
 int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e);
 void delta_vulkan(const void *self, const void *what, struct exec *x);
+void delta_vulkan_concurrent(const struct delta *op, struct exec *x, const struct delta_call *calls,
+                             uint32_t n);
 /* Copies the state to state_out, where the host implementations update it. */
 void delta_host_state(const struct delta_shape *s, const struct delta_call *call);
 uint64_t delta_cpu_scratch(const struct delta_shape *s, uint32_t n);

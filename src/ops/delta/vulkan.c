@@ -171,9 +171,12 @@ static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct 
                              s->v_dim,           s->conv_kernel, HEAD_SQUARES,  s->n_v / s->n_k,
                              s->sigmoid,         s->tiled,       s->by_channel, lower_bits(s)};
     op->gpu.has_shared = s->v_dim % HEAD_SQUARES == 0 && (pays || s->form == DELTA_SHARED);
-    return op->gpu.has_shared
-               ? exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 12, e)
-               : 0;
+    if (!op->gpu.has_shared)
+        return 0;
+    int rc = exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 12, e);
+    return rc < 0 ? rc
+                  : exec_kernel_later(x, &op->gpu.shared_each, "delta_decode_each", sizeof(struct each_args),
+                                      spec, 12, e);
 }
 
 int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
@@ -191,6 +194,9 @@ int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
         caps.subgroup_size, workgroup,  parts,    s->k_dim,      s->v_dim,     s->conv_kernel, 1,
         s->n_v / s->n_k,    s->sigmoid, s->tiled, s->by_channel, lower_bits(s)};
     int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 12, e);
+    if (rc == 0)
+        rc = exec_kernel_later(x, &op->gpu.single_each, "delta_decode_each", sizeof(struct each_args), spec,
+                               12, e);
     if (rc == 0)
         rc = open_shared(op, x, parts, e);
     return rc < 0 ? rc : open_chunk_kernels(op, x, s, e);
@@ -260,34 +266,49 @@ static void run_chunk(const struct delta *op, struct exec *x, const struct delta
     exec_dispatch(x, &op->gpu.out[form], &out, call->n, s->n_v, 1);
 }
 
+static struct delta_args args_of(const struct delta_shape *s, const struct delta_call *call)
+{
+    return (struct delta_args){.proj = call->proj,
+                               .conv = call->conv,
+                               .a_log = call->a_log,
+                               .dt_bias = call->dt_bias,
+                               .norm = call->norm,
+                               .window_in = call->window_in,
+                               .window_out = call->window_out,
+                               .state = call->state,
+                               .state_out = call->state_out,
+                               .dst = call->dst,
+                               .squares = call->squares,
+                               .n = call->n,
+                               .stride = call->stride,
+                               .n_k = s->n_k,
+                               .n_v = s->n_v,
+                               .z_at = call->z_at,
+                               .b_at = call->b_at,
+                               .a_at = call->a_at,
+                               .eps = s->eps};
+}
+
 void delta_vulkan(const void *self, const void *what, struct exec *x)
 {
     const struct delta *op = self;
     const struct delta_call *call = what;
-    const struct delta_shape *s = &op->shape;
-    const struct delta_args a = {.proj = call->proj,
-                                 .conv = call->conv,
-                                 .a_log = call->a_log,
-                                 .dt_bias = call->dt_bias,
-                                 .norm = call->norm,
-                                 .window_in = call->window_in,
-                                 .window_out = call->window_out,
-                                 .state = call->state,
-                                 .state_out = call->state_out,
-                                 .dst = call->dst,
-                                 .squares = call->squares,
-                                 .n = call->n,
-                                 .stride = call->stride,
-                                 .n_k = s->n_k,
-                                 .n_v = s->n_v,
-                                 .z_at = call->z_at,
-                                 .b_at = call->b_at,
-                                 .a_at = call->a_at,
-                                 .eps = s->eps};
+    const struct delta_args a = args_of(&op->shape, call);
     if (call->squares)
-        exec_dispatch(x, &op->gpu.shared, &a, s->n_v, HEAD_SQUARES, 1);
+        exec_dispatch(x, &op->gpu.shared, &a, op->shape.n_v, HEAD_SQUARES, 1);
     else if (call->scratch && call->n >= op->gpu.scan_from)
         run_chunk(op, x, call, &a);
     else
-        exec_dispatch(x, &op->gpu.single, &a, s->n_v, 1, 1);
+        exec_dispatch(x, &op->gpu.single, &a, op->shape.n_v, 1, 1);
+}
+
+void delta_vulkan_concurrent(const struct delta *op, struct exec *x, const struct delta_call *calls,
+                             uint32_t n)
+{
+    struct delta_args all[DELTA_CONCURRENT];
+    bool is_shared = calls->squares != 0;
+    for (uint32_t i = 0; i < n; i++)
+        all[i] = args_of(&op->shape, &calls[i]);
+    exec_dispatch_each(x, is_shared ? &op->gpu.shared_each : &op->gpu.single_each, all, sizeof *all, n,
+                       op->shape.n_v, is_shared ? HEAD_SQUARES : 1);
 }

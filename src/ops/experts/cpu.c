@@ -215,11 +215,14 @@ static void multiply(const struct job *j, const struct group *g, const struct we
                                              .scratch = j->rooms + thread * j->room_bytes});
         return;
     }
-    struct cpu_vector x[CPU_MAX_BATCHED];
-    for (uint32_t i = 0; i < g->n; i++)
-        x[i] = j->x[j->pairs[g->first + i] / j->per_input];
-    j->isa->gemv(&(struct cpu_gemv_call){
-        .w = &m, .x = x, .n = g->n, .last = rows->rows, .y = out, .y_stride = rows->rows});
+    for (uint32_t from = 0, n; from < g->n; from += n, out += (uint64_t)n * rows->rows) {
+        struct cpu_vector x[CPU_MAX_BATCHED];
+        n = (uint32_t)size_min(g->n - from, CPU_MAX_BATCHED);
+        for (uint32_t i = 0; i < n; i++)
+            x[i] = j->x[j->pairs[g->first + from + i] / j->per_input];
+        j->isa->gemv(&(struct cpu_gemv_call){
+            .w = &m, .x = x, .n = n, .last = rows->rows, .y = out, .y_stride = rows->rows});
+    }
 }
 
 /* Adds the biases to a group's products [n][n_rows]. at: index of the first row's bias. */

@@ -104,8 +104,8 @@ void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call)
 
 void gqa_run_concurrent(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n)
 {
-    struct attention_fresh fresh[EXEC_MAX_INVARIANT];
-    struct attention_call attention[EXEC_MAX_INVARIANT];
+    struct attention_fresh fresh[ATTENTION_CONCURRENT];
+    struct attention_call attention[ATTENTION_CONCURRENT];
     bool is_first = true;
     if (!attention_prepares(&op->attention)) {
         for (uint32_t i = 0; i < n; i++)

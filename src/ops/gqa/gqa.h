@@ -80,7 +80,7 @@ void gqa_close(struct gqa *op, struct exec *x);
 uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *caps, uint32_t n,
                            uint32_t n_pos);
 void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call);
-/* Runs n <= EXEC_MAX_INVARIANT calls of one token each, from different sequences, each with a `partial` of
+/* Runs n <= ATTENTION_CONCURRENT calls of one token each, from different sequences, each with a `partial` of
  * its own, and with a choice also a `q`. The result is batch-invariant. */
 void gqa_run_concurrent(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n);
 

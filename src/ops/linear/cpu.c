@@ -116,12 +116,13 @@ static void run_rows(const struct job *j, const struct cpu_matrix *rows, uint32_
                                              .y_stride = stride,
                                              .scratch = room});
     else
-        j->isa->gemv(&(struct cpu_gemv_call){.w = rows,
-                                             .x = &j->x[(uint64_t)h * c->n],
-                                             .n = c->n,
-                                             .last = rows->rows,
-                                             .y = to,
-                                             .y_stride = stride});
+        for (uint32_t from = 0; from < c->n; from += CPU_MAX_BATCHED)
+            j->isa->gemv(&(struct cpu_gemv_call){.w = rows,
+                                                 .x = &j->x[(uint64_t)h * c->n + from],
+                                                 .n = (uint32_t)size_min(c->n - from, CPU_MAX_BATCHED),
+                                                 .last = rows->rows,
+                                                 .y = to + from * stride,
+                                                 .y_stride = stride});
     for (uint32_t i = 0; c->add && i < c->n; i++)
         for (uint32_t r = 0; r < rows->rows; r++)
             y[(uint64_t)i * c->y_stride + r] += sums[(uint64_t)i * rows->rows + r];

@@ -27,3 +27,14 @@ void sample_run(const struct sample *op, struct exec *x, const struct sample_cal
 {
     exec_op(x, &sample_op, op, call);
 }
+
+void sample_run_concurrent(const struct sample *op, struct exec *x, const struct sample_call *calls,
+                           uint32_t n)
+{
+    if (!exec_get_caps(x).is_host) {
+        sample_vulkan_concurrent(op, x, calls, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        sample_run(op, x, &calls[i]);
+}

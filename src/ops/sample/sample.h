@@ -16,6 +16,7 @@ struct sample {
     uint32_t n; /* number of token ids */
     struct {    /* vulkan */
         struct kernel largest, greedy, draw;
+        struct kernel largest_each, greedy_each, draw_each; /* several sequences */
     } gpu;
 };
 
@@ -37,10 +38,16 @@ uint64_t sample_scratch(uint32_t n); /* bytes */
 /* Returns whether it can choose by this rule. */
 bool sample_takes(const struct sample *op, const struct sampler_rule *r);
 void sample_run(const struct sample *op, struct exec *x, const struct sample_call *call);
+/* Runs n <= SAMPLE_CONCURRENT calls, each with scratch memory of its own, together. */
+enum { SAMPLE_CONCURRENT = 32 };
+void sample_run_concurrent(const struct sample *op, struct exec *x, const struct sample_call *calls,
+                           uint32_t n);
 
 /* The implementations. */
 int sample_vulkan_open(struct sample *op, struct exec *x, struct moeflux_err *e);
 void sample_vulkan(const void *self, const void *what, struct exec *x);
+void sample_vulkan_concurrent(const struct sample *op, struct exec *x, const struct sample_call *calls,
+                              uint32_t n);
 op_host_fn sample_ref;
 
 #endif

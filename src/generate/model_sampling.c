@@ -1,0 +1,80 @@
+#include "generate/model_sampling.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#include "base/err.h"
+#include "base/gguf.h"
+#include "sample/sampler_fields.h"
+
+/* A key of the file and the option that it sets. */
+struct setting {
+    const char *key; /* without "general.sampling." */
+    int field;       /* index in sampler_fields */
+    /* what a negative number means: the first one -1, the second one others; NULL: they are refused */
+    const int32_t *negative;
+};
+
+static int fail(const struct gguf *g, const struct setting *s, const char *what, struct moeflux_err *e)
+{
+    return err_set(e, ERR_FORMAT, "%s: key general.sampling.%s: %s", g->files[0].path, s->key, what);
+}
+
+static int take_one(struct sampler_options *o, const struct gguf *g, const struct setting *s,
+                    struct moeflux_err *e)
+{
+    char key[64];
+    double x = 0;
+    struct moeflux_err why = {0};
+    snprintf(key, sizeof key, "general.sampling.%s", s->key);
+    const struct gguf_value *v = gguf_find(g, key);
+    const struct sampler_field *f = &sampler_fields[s->field];
+    char *field = (char *)o + f->at;
+    if (!v)
+        return 0;
+    if (!gguf_real(v, &x) || !isfinite(x))
+        return fail(g, s, "expected a finite number", e);
+    if (f->kind == SAMPLER_WHOLE && (x != floor(x) || fabs(x) > INT32_MAX))
+        return fail(g, s, "expected a whole number", e);
+    if (s->negative && x < 0)
+        x = s->negative[x != -1];
+    if (f->kind == SAMPLER_WHOLE)
+        *(uint32_t *)(void *)field = (uint32_t)x;
+    else
+        *(float *)(void *)field = (float)x;
+    return sampler_check(o, &why) < 0 ? fail(g, s, why.text, e) : 0;
+}
+
+static int take(struct sampler_options *o, const bool *given, const struct gguf *g, size_t *failed,
+                struct moeflux_err *e)
+{
+    static const int32_t none[] = {0, 0}, whole_context[] = {SAMPLER_MAX_REPEAT_LAST, 0};
+    static const struct setting settings[] = {
+        {"temp", SAMPLER_FIELD_temperature, none},
+        {"top_p", SAMPLER_FIELD_top_p, NULL},
+        {"min_p", SAMPLER_FIELD_min_p, NULL},
+        {"xtc_probability", SAMPLER_FIELD_xtc_probability, NULL},
+        {"xtc_threshold", SAMPLER_FIELD_xtc_threshold, NULL},
+        {"penalty_repeat", SAMPLER_FIELD_repeat_penalty, NULL},
+        {"top_k", SAMPLER_FIELD_top_k, none},
+        {"penalty_last_n", SAMPLER_FIELD_repeat_last, whole_context},
+    };
+    int rc = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings && rc == 0; i++) {
+        *failed = (size_t)settings[i].field;
+        if (!given || !given[*failed])
+            rc = take_one(o, g, &settings[i], e);
+    }
+    return rc;
+}
+
+int model_sampling_take(struct sampler_options *o, const bool *given, const char *model, size_t *failed,
+                        struct moeflux_err *e)
+{
+    struct gguf g;
+    if (!gguf_is_file(model) || gguf_open(&g, model, NULL) < 0)
+        return 0;
+    int rc = take(o, given, &g, failed, e);
+    gguf_close(&g);
+    return rc;
+}
