@@ -230,8 +230,8 @@ static int add_part(struct download *d, struct item **item, struct part **p, str
     return rc;
 }
 
-/* Does one piece of work, or waits for some. Open files come first, so that few are open at a time. Called with
- * the lock; returns with it. */
+/* Does one piece of work, or waits for some. Open files come first, so that few are open at a time. Called
+ * with the lock; returns with it. */
 static int work_once(struct download *d, struct remote *remote, struct moeflux_err *e)
 {
     struct item *item;

@@ -27,9 +27,9 @@ struct download_options {
 };
 
 /* Fetches the files that are not in the cache, and links all of them. done_bytes: those that are there at the
- * end, earlier ones included; bytes with several names count once. ERR_INTERRUPTED: the progress function said
- * so. After a failure too, what has come is kept, and another call goes on after it. ERR_IO, ERR_FORMAT,
- * ERR_MEMORY name the file. */
+ * end, earlier ones included; bytes with several names count once. ERR_INTERRUPTED: the progress function
+ * said so. After a failure too, what has come is kept, and another call goes on after it. ERR_IO,
+ * ERR_FORMAT, ERR_MEMORY name the file. */
 int download_run(const struct download_options *o, uint64_t *done_bytes, struct moeflux_err *e);
 
 /* Reads a whole reply of the endpoint into `out`, with at most five tries. path: "/api/...". The status of

@@ -33,8 +33,8 @@ struct listing {
 int listing_read(struct listing *l, const char *text, size_t n, const char *where, struct moeflux_err *e);
 void listing_free(struct listing *l);
 
-/* Returns one file for each digest among `files` ([n]), [*n_blobs], freed with free(): what counts if names of
- * the same bytes are one blob. NULL with `e` filled. */
+/* Returns one file for each digest among `files` ([n]): [*n_blobs], freed with free(). Files with the same
+ * digest are one blob. NULL with `e` filled. */
 const struct listing_file **listing_blobs(const struct listing_file *const *files, uint32_t n,
                                           uint32_t *n_blobs, struct moeflux_err *e);
 

@@ -22,7 +22,8 @@ redirects to a second one, which stands for another host. CONTROL is a JSON file
   range      bytes by which the ranges are shifted
   total      bytes that ranges say the file has
 
-LOG gets a line for each request: port index, path, Range, If-Range, Authorization, the client's port. The two ports are printed."""
+LOG gets a line for each request: port index, path, Range, If-Range, Authorization, the
+client's port. The two ports are printed."""
 import hashlib
 import http.server
 import json
