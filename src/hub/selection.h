@@ -21,8 +21,9 @@ enum selection_kind {
     SELECTION_NONE,  /* no weights that this program reads */
 };
 
-/* Sets `wanted` and `excluded` of each file. include: exactly what the patterns match. Otherwise a model: its configuration,
- * tokenizer and safetensors in the repository's first directory, or its only GGUF file or set. */
+/* Sets `wanted` and `excluded` of each file. include: exactly what the patterns match. Otherwise a model:
+ * its configuration, tokenizer and safetensors in the repository's first directory, or its only GGUF file
+ * or set. */
 enum selection_kind selection_make(const struct selection *s, struct listing *l);
 
 /* A GGUF file, or a set of them that a model was split into. */
