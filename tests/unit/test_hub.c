@@ -184,7 +184,7 @@ static int read_list(struct listing *l, int n, int n_digests, long long bytes, l
 static void sizes_have_a_sum_and_names_of_one_blob_count_once(void **state)
 {
     (void)state;
-    enum { N_MOST = 2047 }; /* of 2^53 bytes */
+    enum { N_MOST = 2047 }; /* each 2^53 bytes */
     struct moeflux_err e = {0};
     struct listing l;
     const struct listing_file *files[5];
