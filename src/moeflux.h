@@ -352,8 +352,8 @@ uint32_t moeflux_max_batched(const struct moeflux_model *m);
 int moeflux_eval_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                          float *const *logits, struct moeflux_err *e);
 
-/* Whether batched decode computes in float32 on every device: n_parallel is at most 8, or no device has
- * matrix units, or prompt_type is float32. */
+/* Whether batched decode computes in float32 on every device: moeflux_max_batched is at most 8, or no device
+ * has matrix units, or prompt_type is float32. */
 bool moeflux_batched_is_exact(const struct moeflux_model *m);
 
 /* Returns the number of tokens in the sequence. */

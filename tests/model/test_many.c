@@ -238,9 +238,16 @@ static void more_than_the_model_was_opened_for_is_refused(void **state)
     sequence_refused(moeflux_step_batched(list, ids, 1, samplers, ids, &e), &e, MOEFLUX_ERR_USAGE,
                      "sampler 0");
     moeflux_sampler_free(small);
-    const struct moeflux_options o = {
-        .dir = "tests/models/qwen-odd/mlx", .device = "cpu", .n_parallel = MOEFLUX_MAX_PARALLEL + 1};
+    struct moeflux_options o = {.dir = "tests/models/qwen-odd/mlx",
+                                .device = device_name(),
+                                .prefer_resident = 0.1f,
+                                .n_parallel = MANY};
     struct moeflux_model *m;
+    check_ok(device_open_model(&m, &o, &e), &e);
+    assert_int_equal(moeflux_max_batched(m), 1);
+    assert_true(moeflux_batched_is_exact(m)); /* one at a time, as without n_parallel */
+    moeflux_model_close(m);
+    o.n_parallel = MOEFLUX_MAX_PARALLEL + 1;
     sequence_refused(moeflux_model_open(&m, &o, &e), &e, MOEFLUX_ERR_USAGE, "n_parallel");
     crowd_close(&c);
 }

@@ -585,12 +585,10 @@ const char *options_cpu_isa(const struct options *o)
     return wish && *wish && computes ? wish : NULL;
 }
 
-/* Returns moeflux_options.n_parallel: up to 8 sequences need no choice. */
+/* Returns moeflux_options.n_parallel. */
 static uint32_t n_parallel(const struct options *o)
 {
-    enum { EXACT = 8 };
-    int64_t most = o->parallel > o->bench_parallel ? o->parallel : o->bench_parallel;
-    return most > EXACT ? (uint32_t)most : 0;
+    return (uint32_t)(o->parallel > o->bench_parallel ? o->parallel : o->bench_parallel);
 }
 
 void options_engine(const struct options *o, struct moeflux_options *out)

@@ -17,6 +17,8 @@ uint32_t moeflux_max_batched(const struct moeflux_model *m)
 bool moeflux_batched_is_exact(const struct moeflux_model *m)
 {
     bool is = true;
+    if (moeflux_max_batched(m) <= EXEC_MAX_INVARIANT)
+        return true;
     for (uint32_t i = 0; i < m->n_stages; i++)
         is = is && m->stages[i].batched_plan_n == 0;
     return is;
