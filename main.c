@@ -89,7 +89,8 @@ static struct server_options server_options_of(const struct options *o, struct s
         .state_dir_bytes = o->state_disk,
         .state_dir_files = (uint32_t)o->state_files,
         .most_waiting = (uint32_t)o->queue,
-        .address_connections = (uint32_t)o->address_connections,
+        .address_connections =
+            o->address_connections == OPTIONS_NOT_GIVEN ? SERVE_CHOOSES : (uint32_t)o->address_connections,
         .grace_s = (uint32_t)o->grace,
         .request = options_request(o),
         .tell = tell_warning,

@@ -26,10 +26,9 @@ static bool is_text(const char *file)
 static const char *hint_for(const char *file)
 {
     bool is_name = !strpbrk(file, "/.") && !file_exists(file);
-    return is_name ? " (there are no built-in templates: without the flag the model's own is used; with it, "
-                     "expected "
-                     "a Jinja file)"
-                   : "";
+    return is_name
+               ? " (no template is built in: leave the flag out for the model's own, or name a Jinja file)"
+               : "";
 }
 
 static int read_file(struct chat_template *c, const char *file, struct moeflux_err *e)

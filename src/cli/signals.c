@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -11,13 +12,14 @@
 #include "cli/exit.h"
 #include "cpu/mapped.h"
 
-static volatile sig_atomic_t n_interrupts;
-static volatile sig_atomic_t interrupted_by; /* the first signal since the program began; 0: none */
-static volatile sig_atomic_t impatient = 1;
-static volatile sig_atomic_t held;
+/* Handlers write these, and threads of downloads and answers read them. */
+static atomic_int n_interrupts;
+static atomic_int interrupted_by; /* the first signal since the program began; 0: none */
+static atomic_int impatient = 1;
+static atomic_int held;
 
-static volatile sig_atomic_t n_changes;
-static volatile sig_atomic_t ending; /* the signal that asks the program to end; 0: none */
+static atomic_int n_changes;
+static atomic_int ending; /* the signal that asks the program to end; 0: none */
 /* An eventfd that handlers write and signals_wait polls. Without it, a signal that arrives between the test
  * of the flags above and the poll would be seen only at the next key. -1: SIGINT is not caught. */
 static int wake_fd = -1;

@@ -49,13 +49,22 @@ struct job *jobs_new(struct choice *choices, uint32_t n, const struct job_calls 
     return j;
 }
 
+/* Returns how many of the waiting jobs idle workers are about to take. Called with the lock. */
+static uint32_t n_soon(const struct jobs *q)
+{
+    uint32_t n = 0, most = q->most_running > q->n_running ? q->most_running - q->n_running : 0;
+    for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++)
+        n += q->groups[i].n_idle;
+    return (uint32_t)size_min(n, most);
+}
+
 int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_err *e)
 {
     int rc = 0;
     pthread_mutex_lock(&q->lock);
     if (q->closed)
         rc = err_set(e, ERR_INTERRUPTED, "%s", q->closed);
-    else if (q->n_waiting >= q->most_waiting)
+    else if (q->n_waiting >= (uint64_t)q->most_waiting + n_soon(q))
         rc = err_set(e, ERR_NO_FIT, "%u requests wait already", q->n_waiting);
     for (size_t i = 0; !rc && i < n; i++) {
         struct job *j = list[i];

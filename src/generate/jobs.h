@@ -87,7 +87,7 @@ struct jobs {
     const char *closed;    /* why no job is taken any more; NULL: some are */
 };
 
-/* Makes an empty queue. most_waiting: limit of waiting jobs. ERR_MEMORY. */
+/* Makes an empty queue. most_waiting: limit of jobs that wait for a worker. ERR_MEMORY. */
 int jobs_init(struct jobs *q, uint32_t most_waiting, struct moeflux_err *e);
 /* Frees the queue. A zeroed one is legal. */
 void jobs_free(struct jobs *q);

@@ -270,6 +270,13 @@ static void notify(void *cls, struct MHD_Connection *connection, void **context,
 
 /* ---- the daemon ---- */
 
+/* Returns the most connections: those of answers, of requests that wait, and of clients that send nothing. */
+static uint32_t most_connections(const struct server *s)
+{
+    enum { OTHERS = 128 };
+    return (uint32_t)size_max(SERVER_CONNECTIONS, s->options.parallel + OTHERS);
+}
+
 static int start_daemon(struct server *s, struct moeflux_err *e)
 {
     /* SLACK: connections that were closed, whose threads have not ended. STRICT: the library's word for
@@ -280,7 +287,7 @@ static int start_daemon(struct server *s, struct moeflux_err *e)
     s->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle, s, MHD_OPTION_LISTEN_SOCKET, s->listener,
                                  MHD_OPTION_NOTIFY_COMPLETED, end, s, MHD_OPTION_NOTIFY_CONNECTION, notify, s,
                                  MHD_OPTION_URI_LOG_CALLBACK, begin, s, MHD_OPTION_CONNECTION_LIMIT,
-                                 (unsigned)(SERVER_MAX_CONNECTIONS + SLACK), MHD_OPTION_CONNECTION_TIMEOUT,
+                                 (unsigned)(most_connections(s) + SLACK), MHD_OPTION_CONNECTION_TIMEOUT,
                                  (unsigned)SERVER_TIMEOUT_S, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
                                  (size_t)SERVER_HEADER_BYTES, MHD_OPTION_THREAD_STACK_SIZE, (size_t)STACK,
                                  MHD_OPTION_STRICT_FOR_CLIENT, (int)STRICT, MHD_OPTION_END);
@@ -293,7 +300,7 @@ static int start_daemon(struct server *s, struct moeflux_err *e)
 int http_start(struct server *s, struct moeflux_err *e)
 {
     struct connections_limits limits = {
-        .most = SERVER_MAX_CONNECTIONS,
+        .most = most_connections(s),
         .most_of_address = s->options.address_connections,
         .arrival_ns = SERVER_TIMEOUT_S * (uint64_t)1000000000,
     };

@@ -8,15 +8,29 @@ static uint32_t least(uint32_t a, uint32_t b)
     return a < b ? a : b;
 }
 
+static uint32_t most(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Chooses the numbers that the user leaves open: with several devices so many answers that each has work. */
 static int choose_parallel(const struct serve_options *o, struct server_options *so, struct moeflux_err *e)
 {
-    enum { ANSWERS_OF_A_DEVICE = 4, MOST = 64, DEFAULT_SEQUENCES = 4 };
+    enum {
+        ANSWERS_OF_A_DEVICE = 4,
+        MOST = 64,
+        DEFAULT_SEQUENCES = 4,
+        CONNECTIONS = 128,
+        MORE_CONNECTIONS = 64
+    };
     uint32_t n = o->n_devices, asked = so->parallel, wanted = so->sequences;
     so->parallel = asked ? asked : n > 1 ? least(n * ANSWERS_OF_A_DEVICE, MOST) : 1;
     if (!asked && wanted)
         so->parallel = least(so->parallel, wanted);
-    so->sequences = wanted ? wanted : so->parallel > DEFAULT_SEQUENCES ? so->parallel : DEFAULT_SEQUENCES;
+    so->sequences = wanted ? wanted : most(so->parallel, DEFAULT_SEQUENCES);
+    /* One client may ask for all answers at once. */
+    if (so->address_connections == SERVE_CHOOSES)
+        so->address_connections = most(CONNECTIONS, so->parallel + MORE_CONNECTIONS);
     if (o->replicate && so->parallel < n)
         return err_set(e, ERR_USAGE,
                        "--parallel: expected at least %u with --replicate, an answer a copy, found %u", n,

@@ -11,8 +11,10 @@
 
 struct generator;
 
+static const uint32_t SERVE_CHOOSES = UINT32_MAX;
+
 struct serve_options {
-    /* parallel and sequences: the user's numbers; 0: chosen here */
+    /* parallel, sequences: the user's numbers; 0: chosen here, as address_connections is if SERVE_CHOOSES */
     struct server_options server;
     uint32_t n_devices;              /* >= 1 */
     bool replicate;                  /* each device has a copy of the whole model */

@@ -22,8 +22,8 @@ struct workers;
 #define SERVER_ENDS "the server is shutting down"
 
 enum {
-    SERVER_MAX_BODY = 16 << 20, /* bytes */
-    SERVER_MAX_CONNECTIONS = 256,
+    SERVER_MAX_BODY = 16 << 20,     /* bytes */
+    SERVER_CONNECTIONS = 256,       /* most of them, unless there are many answers at a time (http.c) */
     SERVER_HEADER_BYTES = 32 << 10, /* most bytes of a request's line and headers */
     SERVER_TIMEOUT_S = 60,          /* limit of an idle connection, of headers and of a body's arrival */
     SERVER_ALIVE_S = 5,             /* interval of keep-alive comments in a stream */

@@ -159,6 +159,19 @@ def clients_that_send_nothing_keep_nobody_out(per_address=128):
         c.close()
 
 
+def one_address_gets_all_answers_at_once():
+    """The server has --parallel 150."""
+    body = json.dumps({'prompt': 'The river', 'max_tokens': 5000, 'ignore_eos': True, 'stream': True}).encode()
+    held = [connect('127.0.0.2') for _ in range(200)]
+    for c in held[:150]:
+        c.sendall(HEAD + b'Content-Length: %d\r\n\r\n' % len(body) + body)
+    for c in held[:150]:
+        assert b' 200 ' in c.recv(100)
+    assert not any(is_closed(c) for c in held[150:])
+    for c in held:
+        c.close()
+
+
 def one_address_has_its_share():
     """The server has --address-connections 4."""
     body = json.dumps({'prompt': 'The river', 'max_tokens': 5000, 'ignore_eos': True, 'stream': True}).encode()

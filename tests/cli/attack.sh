@@ -47,6 +47,11 @@ holds_claim the_second_request_of_an_ambiguous_one_is_not_answered
 holds_claim clients_that_send_nothing_keep_nobody_out
 stop
 
+claim one_address_gets_all_answers_at_once
+start --parallel 150
+holds one_address_gets_all_answers_at_once
+stop
+
 claim one_address_has_its_share
 start --address-connections 4 --parallel 4
 holds one_address_has_its_share

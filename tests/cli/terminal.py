@@ -336,7 +336,7 @@ def a_file_goes_with_a_question_from_the_editor_and_stays_until_one_is_asked(sta
 
 def keys_during_an_answer_are_kept_and_not_echoed(state):
     for ends in (b'', b'\x03'):
-        t = Terminal(['--temp', '0', '--no-think', '--ignore-eos', '-n', '60'], state)
+        t = Terminal(['--temp', '0', '--no-think', '--ignore-eos', '-n', '400'], state)
         t.wait_for_prompt()
         t.type('Tell me a story about an owl.\r')
         t.wait_for(rb'Once upon')

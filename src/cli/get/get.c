@@ -39,8 +39,9 @@ struct get {
     struct listing listing;
     struct repository repository;
     const struct listing_file **files; /* that are wanted */
-    uint32_t n_files;
-    uint64_t bytes;         /* the sum of their sizes */
+    const struct listing_file **blobs; /* one of these files for each that is stored (listing_blobs) */
+    uint32_t n_files, n_blobs;
+    uint64_t bytes;         /* the sum of the blobs' sizes */
     uint64_t present_bytes; /* that the cache had at first */
 };
 
@@ -103,12 +104,16 @@ static int collect(struct get *g, struct moeflux_err *e)
         if (!l->files[i].wanted)
             continue;
         g->files[g->n_files++] = &l->files[i];
-        g->bytes += l->files[i].bytes;
-        g->present_bytes += repository_count(&g->repository, &l->files[i]);
     }
-    return g->n_files ? 0
-                      : err_set(e, ERR_USAGE, "%s: none of its %u files matches --include and --exclude",
-                                g->o->repository, l->n);
+    if (g->n_files == 0)
+        return err_set(e, ERR_USAGE, "%s: none of its %u files matches --include and --exclude",
+                       g->o->repository, l->n);
+    g->blobs = listing_blobs(g->files, g->n_files, &g->n_blobs, e);
+    for (uint32_t i = 0; g->blobs && i < g->n_blobs; i++) {
+        g->bytes += g->blobs[i]->bytes;
+        g->present_bytes += repository_count(&g->repository, g->blobs[i]);
+    }
+    return g->blobs ? 0 : ERR_MEMORY;
 }
 
 static int choose(struct get *g, struct moeflux_err *e)
@@ -206,8 +211,8 @@ static int check_room(const struct get *g, struct moeflux_err *e)
 {
     char need[32], free_there[32];
     uint64_t room = repository_room(&g->repository), missing = 0;
-    for (uint32_t i = 0; i < g->n_files; i++)
-        missing += g->files[i]->bytes - repository_count(&g->repository, g->files[i]);
+    for (uint32_t i = 0; i < g->n_blobs; i++)
+        missing += g->blobs[i]->bytes - repository_count(&g->repository, g->blobs[i]);
     if (missing <= room)
         return 0;
     number_show_bytes(need, sizeof need, (double)missing);
@@ -304,6 +309,7 @@ int get_run(const struct options *o, const struct term *t, struct output *out, s
             output_addf(out, "%s\n", g.repository.snapshot);
     }
     free(g.files);
+    free(g.blobs);
     listing_free(&g.listing);
     repository_free(&g.repository);
     settings_free(&g.settings);

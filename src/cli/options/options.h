@@ -101,7 +101,8 @@ struct options {
     const char *host, *api_key_file, *cors, *alias, *state_dir; /* serve; NULL: not given (host always is) */
     const char *api_key; /* serve: keys with commas between them; in secret_key, or MOEFLUX_API_KEY's value */
     char *secret_key;    /* owned; the command line has stars in its place */
-    int64_t port, queue, address_connections, sequences, state_files;
+    int64_t port, queue, sequences, state_files;
+    int64_t address_connections;       /* OPTIONS_NOT_GIVEN: serve chooses */
     int64_t grace;                     /* seconds */
     int64_t parallel;                  /* serve and --batch; 0: not given */
     uint64_t state_memory, state_disk; /* bytes; 0: no limit */
