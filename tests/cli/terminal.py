@@ -336,7 +336,8 @@ def a_file_goes_with_a_question_from_the_editor_and_stays_until_one_is_asked(sta
 
 def keys_during_an_answer_are_kept_and_not_echoed(state):
     for ends in (b'', b'\x03'):
-        t = Terminal(['--temp', '0', '--no-think', '--ignore-eos', '-n', '400'], state)
+        # The line of speed has numbers of its own.
+        t = Terminal(['--temp', '0', '--no-think', '--ignore-eos', '-n', '400', '--no-speed'], state)
         t.wait_for_prompt()
         t.type('Tell me a story about an owl.\r')
         t.wait_for(rb'Once upon')
@@ -438,7 +439,7 @@ def ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later(state):
     t.wait_for(rb'reading the prompt.*%')
     t.type(b'\x03')
     text = t.wait_for_prompt()
-    assert 'stopped' in text and '71' not in text, text
+    assert 'stopped' in text and not re.search(r'(?m)^71\b', text), text
     assert '85' in t.ask('What is 47 + 38?')
     t.type(b'\x04')
     assert t.end() == 0
