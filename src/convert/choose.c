@@ -6,8 +6,8 @@
 #include "base/err.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "model/family.h"
-#include "model/names.h"
 #include "model/quant_config.h"
 #include "model/table.h"
 #include "model/tensor.h"
@@ -22,7 +22,7 @@ static bool is_gate(const struct convert_plan *p, const char *name)
 {
     char base[160];
     size_t n = strlen(name), tail = strlen(".weight");
-    if (!names_ends_with(name, ".weight") || n - tail >= sizeof base)
+    if (!str_ends_with(name, ".weight") || n - tail >= sizeof base)
         return false;
     snprintf(base, sizeof base, "%.*s", (int)(n - tail), name);
     return family_is_gate(p->src.config.family, base, p->src.config.streams.rank);

@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "convert/choose.h"
 #include "model/gguf/config.h"
 #include "model/model_file.h"
@@ -298,14 +299,13 @@ static int plan_vector(struct convert_plan *p, const struct schema_item *s, stru
     if (rc < 0)
         return rc;
     enum convert_step step = CONVERT_COPY;
-    if (names_ends_with(t->name, ".A_log") && t->dtype != DTYPE_F32 && t->dtype != DTYPE_GGUF)
+    if (str_ends_with(t->name, ".A_log") && t->dtype != DTYPE_F32 && t->dtype != DTYPE_GGUF)
         step = CONVERT_WIDEN;
     else if (checkpoint_is_less_one(&p->src, t->name))
         step = CONVERT_PLUS_ONE;
     rc = add_simple(p, step, t, e);
     /* [C, 1, taps] and [C, taps, 1] are the same bytes; the packed format has the second. */
-    if (rc == 0 && p->src.norms_less_one && names_ends_with(t->name, ".conv1d.weight") &&
-        tensor_cols(t) != 1) {
+    if (rc == 0 && p->src.norms_less_one && str_ends_with(t->name, ".conv1d.weight") && tensor_cols(t) != 1) {
         struct tensor *out = &p->items[p->n_items - 1].out[0];
         out->shape[1] = out->shape[2];
         out->shape[2] = 1;

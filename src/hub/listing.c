@@ -1,6 +1,7 @@
 #include "hub/listing.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -119,6 +120,9 @@ int listing_read(struct listing *l, const char *text, size_t n, const char *wher
     if (rc == 0 && json_array_size(siblings) == 0)
         rc = err_set(e, ERR_FORMAT, "%s: the server lists no files", where);
     if (rc == 0) {
+        const char *architecture =
+            json_string_value(json_object_get(json_object_get(root, "gguf"), "architecture"));
+        snprintf(l->architecture, sizeof l->architecture, "%s", architecture ? architecture : "");
         memcpy(l->commit, commit, sizeof l->commit);
         l->files = mem_new(json_array_size(siblings), sizeof *l->files, e);
         rc = l->files ? 0 : ERR_MEMORY;

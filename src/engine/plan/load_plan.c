@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "base/str.h"
 #include "engine/plan/host_memory.h"
 #include "engine/run/ngram_rows.h"
 #include "engine/state/stores.h"
@@ -162,8 +163,7 @@ int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, s
 int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)
 {
     /* model_dir_open has the message for a file that is no configuration. */
-    size_t n = strlen(o->dir);
-    bool is_config = n > 5 && strcmp(o->dir + n - 5, ".json") == 0 && file_is_regular(o->dir);
+    bool is_config = str_ends_with(o->dir, ".json") && file_is_regular(o->dir);
     int rc = is_config ? sketch_open(m, o->dir, e) : model_dir_open(m, o->dir, e);
     return set_experts(m, o, rc, e);
 }
