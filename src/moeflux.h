@@ -48,7 +48,7 @@ enum moeflux_err_code {
 struct moeflux_err {
     int code; /* an enum moeflux_err_code; MOEFLUX_OK while nothing failed */
     /* One line without full stop and newline. It names the file, tensor or option, what was expected and what
-     * was found. */
+     * was found. Options are called as their fields, in backquotes. */
     char text[512];
 };
 

@@ -239,7 +239,7 @@ int convert_choose_check(const struct convert_plan *p, struct moeflux_err *e)
     if (!convert_settings_give_bits(s) && !is_rule_alone)
         return err_set(
             e, ERR_USAGE,
-            "%s: is quantised already; --bits, --expert-bits, --mode, --expert-mode or --recipe says to what",
+            "%s: is quantised already; `bits`, `expert_bits`, `mode`, `expert_mode` or `recipe` says to what",
             p->src.path);
     for (int i = 0; i < 2; i++)
         if (p->choice[i].n_lowered == 0 && p->choice[i].unmet.text[0])

@@ -383,7 +383,7 @@ int convert_plan_check_error(const struct convert_plan *p, const struct tensor *
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
                    "%s: tensor %s: %s becomes %s, which changes it by %.1f %% (expected at most %.0f %%); "
-                   "--lossy takes it",
+                   "`lossy` takes it",
                    p->src.files[t->file].path, tensor_label(t), gguf_source_type(&p->gguf, t),
                    format_of(format)->name, 100 * lost, 100 * CONVERT_MAX_LOSS);
 }
@@ -583,7 +583,7 @@ int convert_plan_open(struct convert_plan *p, const char *src, const struct conv
         rc = open_source(p, src, e);
     p->rule = choose_rule(s, p->src.is_gguf);
     if (rc == 0 && (s->lossy || s->half_scales) && !p->src.is_gguf)
-        rc = err_set(e, ERR_USAGE, "--%s: %s is no GGUF file", s->lossy ? "lossy" : "half-scales", src);
+        rc = err_set(e, ERR_USAGE, "`%s`: %s is no GGUF file", s->lossy ? "lossy" : "half_scales", src);
     /* Must precede plan_dense: dense matrices stay unquantised only if the experts have codes. */
     if (rc < 0 || p->expert_format == FORMAT_NONE || !has_codes(p))
         p->expert_format = FORMAT_NONE;

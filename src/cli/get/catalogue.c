@@ -11,7 +11,8 @@
 #include "hub/retry.h"
 #include "hub/selection.h"
 
-/* Explains a status of the list. endpoint: for messages. The server says 401 for a repository that does not exist, too. */
+/* Explains a status of the list. endpoint: for messages. The server says 401 for a repository that does not
+ * exist, too. */
 static int refuse(const struct download_options *d, const char *endpoint, const char *revision,
                   const struct remote_reply *reply, struct moeflux_err *e)
 {
