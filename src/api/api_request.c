@@ -260,8 +260,10 @@ static int make_choice(struct api_request *c, const json_t *in, const json_t *sa
     json_decref(fields);
     if (!rc && !defaults->counts)
         rc = check_length(&a->request, g, refusal);
-    if (!rc && defaults->turns)
+    if (!rc && defaults->turns) {
         turn_stops_find(&a->request, g, &a->stops);
+        prefix_cut_at(&a->cuts, a->stops.n_shared, (uint32_t)a->request.tokens.n);
+    }
     return rc;
 }
 

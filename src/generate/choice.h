@@ -29,6 +29,7 @@ struct choice_result {
 struct choice { /* zeroed at first; freed with choice_free */
     struct request request;
     struct prefix_stops stops; /* positions where a later prompt may differ from this one */
+    struct prefix_cuts cuts;   /* where the prompt is cut for others with the same beginning */
     uint64_t seed;
     bool score; /* the prompt's tokens are scored (`echo` with `logprobs`) */
 
