@@ -21,7 +21,8 @@ struct api_request { /* zeroed at first; freed with api_request_free */
     bool stream, include_usage;
     bool echo; /* the reply begins with the prompt */
     bool logprobs;
-    uint32_t n; /* choices for each prompt */
+    uint32_t n;       /* choices for each prompt */
+    int32_t priority; /* job.priority */
     uint32_t n_choices;
     struct choice *choices; /* [n_choices], ordered by prompt */
 
