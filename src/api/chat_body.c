@@ -193,6 +193,7 @@ void chat_body_cut(struct chat_body *b)
 void chat_body_call(struct chat_body *b, const char *id, const char *name, const struct json_t *arguments)
 {
     continue_turn(b);
+    b->is_cut = false;
     json_t *calls = json_object_get(b->current, "tool_calls"), *own = json_string(name);
     if (!calls) {
         calls = json_array();

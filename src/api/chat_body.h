@@ -59,7 +59,7 @@ void chat_body_unseal(const struct json_t *sealed, struct str *out);
  * one message; later ones are the user's, because most templates take a system message first only. Parts of
  * one assistant's turn become one message. */
 void chat_body_say(struct chat_body *b, const char *role, const char *text, size_t n);
-/* Notes that the assistant's last text was cut: a text or thinking that goes on with it is joined as it is. */
+/* Notes that the assistant's last text was cut: what goes on with it is joined as it is. */
 void chat_body_cut(struct chat_body *b);
 /* Appends to the assistant's turn: thinking, and a call. arguments: an object or a text; borrowed. */
 void chat_body_think(struct chat_body *b, const char *text, size_t n);

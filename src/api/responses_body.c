@@ -87,7 +87,7 @@ static void read_call(const json_t *item, const struct place *at)
     str_free(&joined);
 }
 
-/* Calls of tools that another server had. What the model sees is a call with one argument, as of a function. */
+/* Reads a call of a tool that another server had: the model sees that of a function with one argument. */
 static void read_other_call(const json_t *item, const struct place *at, const char *name, const char *field)
 {
     const char *id = member(item, "call_id", at);
@@ -111,7 +111,7 @@ static void read_shell_call(const json_t *item, const struct place *at)
     read_other_call(item, at, "local_shell", "action");
 }
 
-/* A search at another server has left nothing but what the answer says. */
+/* Leaves out a search of another server: the answer after it says what was found. */
 static void read_search(const json_t *item, const struct place *at)
 {
     (void)item, (void)at;
@@ -143,7 +143,8 @@ static void read_reasoning(const json_t *item, const struct place *at)
     chat_body_check(at->to, &text);
     if (!at->to->refusal->status && text.len)
         chat_body_think(at->to, str_text(&text), text.len);
-    note_status(item, at);
+    if (text.len)
+        note_status(item, at);
     str_free(&text);
 }
 

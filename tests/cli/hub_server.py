@@ -172,8 +172,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 item["lfs"] = {"sha256": now.get("sums", {}).get(file, sha), "size": size, "pointerSize": 134}
             items.append(item)
         said = {"gguf": now["gguf"]} if "gguf" in now else {}
-        body = json.dumps({**said, "id": full, "sha": commit, "siblings": items + now.get("extra", []), "private": False,
-                           "gated": False, "disabled": False, "downloads": 0, "likes": 0, "tags": []})
+        body = json.dumps({**said, "id": full, "sha": commit, "siblings": items + now.get("extra", []),
+                           "private": False, "gated": False, "disabled": False, "downloads": 0, "likes": 0, "tags": []})
         self.reply(200, body.encode(), Content_Type="application/json")
 
     def resolve(self, now, path):
