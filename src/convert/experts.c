@@ -133,8 +133,7 @@ static bool change_matrix(const struct convert_plan *p, uint64_t n, const uint8_
     if (from->format == to->format) {
         memcpy(slot + to->w, source + from->w, format_code_bytes(f, n));
         memcpy(slot + to->s, source + from->s, format_scale_bytes(f, n));
-        if (f->has_bias)
-            memcpy(slot + to->b, source + from->b, format_scale_bytes(f, n));
+        memcpy(slot + to->b, source + from->b, format_bias_bytes(f, n));
         return true;
     }
     for (uint64_t at = 0; at < n && ok; at += CONVERT_BLOCK) {

@@ -119,7 +119,7 @@ static bool has_nvfp4(const struct model_dir *m)
 /* Opens such a source anew as a quantised one: what has codes keeps them, and what has none stays plain. */
 static int open_nvfp4(struct convert_plan *p, const char *src, struct moeflux_err *e)
 {
-    const struct format *f = format_of(FORMAT_NVFP4_F32);
+    const struct format *f = format_of(FORMAT_NVFP4_FACTOR);
     model_dir_close(&p->src);
     p->quantised = true;
     p->expert_format = FORMAT_NONE;
@@ -235,7 +235,8 @@ static int add_quantised(struct convert_plan *p, enum convert_step step, const s
         it->scales = w->scales;
         it->biases = w->biases;
         it->n = (uint64_t)w->rows * w->cols;
-        p->dense_source_bytes += w->scales->bytes + (w->biases ? w->biases->bytes : 0);
+        bool has_biases = w->biases && format_of(src->format)->has_bias;
+        p->dense_source_bytes += w->scales->bytes + (has_biases ? w->biases->bytes : 0);
     }
     return rc;
 }

@@ -27,7 +27,7 @@ static void place_projection(uint32_t format, uint64_t n, uint64_t *w, uint64_t 
     *w = f->scheme == SCHEME_BLOCK ? size_round_up(*end, BLOCKS_ALIGN) : *end;
     *s = *w + format_code_bytes(f, n);
     *b = *s + format_scale_bytes(f, n);
-    *end = *w + format_all_bytes(f, n);
+    *end = *b + format_bias_bytes(f, n);
 }
 
 struct expert_layout expert_places_layout(const struct config *c, const struct expert_formats *f)
@@ -221,7 +221,18 @@ static int find_part(const struct model_dir *m, uint32_t layer, uint32_t expert,
 /* Returns where the part begins in its file. */
 static struct expert_spot spot_of(const struct expert_tensor *x)
 {
-    return (struct expert_spot){x->t->file, x->t->off + x->at * (x->t->bytes / x->of), x->t->factor};
+    return (struct expert_spot){x->t->file, x->t->off + x->at * (x->t->bytes / x->of), {0}};
+}
+
+/* Finds the factor of an expert's matrix. */
+static int find_factor(const struct model_dir *m, uint32_t layer, uint32_t expert, const struct projection *p,
+                       struct tensor_factor *out, struct moeflux_err *e)
+{
+    struct expert_tensor x;
+    int rc = expert_tensors_find(m, layer, expert, p->proj, &x, e);
+    if (rc == 0) /* was checked with the codes */
+        *out = expert_tensors_part(m, x.t, "global_scale")->factor;
+    return rc;
 }
 
 /* Returns whether the experts' scales are those of packed.h, whose biases follow from them. */
@@ -249,9 +260,11 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
     else if (part == 1 && is_fp8(p->format)) {
         const struct fp8_blocks of = fp8_blocks_of(m, rows, cols, t);
         *out = extent_rule_blocks(&of, t, rows, cols, format_of(p->format)->group, p->at[part]);
-    } else if (t->factor.is_there)
-        *out =
-            (struct extent_rule){.change = EXTENT_FACTOR, .at = p->at[part], .end = p->at[part] + t->bytes};
+    } else if (part == 1 && format_of(p->format)->has_factor)
+        *out = (struct extent_rule){.change = EXTENT_FACTOR,
+                                    .at = p->at[1],
+                                    .end = p->at[2] + FORMAT_FACTOR_BYTES,
+                                    .second_at = p->at[2]};
     else if (part == 1 && is_centred(m, t))
         *out = (struct extent_rule){.change = EXTENT_CENTRED,
                                     .at = p->at[1],
@@ -300,6 +313,8 @@ static int find_spots(struct model_dir *m, uint32_t layer, const struct projecti
             rc = check_like(m, x.t, first, e);
         if (rc == 0)
             spots[i] = spot_of(&x);
+        if (rc == 0 && part == 1 && format_of(p->format)->has_factor)
+            rc = find_factor(m, layer, i, p, &spots[i].factor, e);
     }
     return rc;
 }
@@ -315,8 +330,6 @@ static int add_run(struct model_dir *m, uint32_t layer, const struct projection 
         return rc;
     struct expert_spot first = spot_of(&x);
     uint64_t n = m->config.n_experts, bytes = x.t->bytes / x.of * (x.t->pieces.n_runs ? 2 : 1);
-    if (x.t->factor.is_there)
-        bytes /= sizeof(float);
     set_rule(m, &m->experts[layer], p, part, x.t, &place->rules[place->n_runs]);
     place->runs[place->n_runs] =
         (struct expert_run){first.file, first.off, x.of > 1 ? x.of / n * bytes : 0, bytes, p->at[part]};

@@ -5,7 +5,6 @@
 
 #include "base/format.h"
 #include "base/mem.h"
-#include "model/nvfp4.h"
 #include "model/packed.h"
 #include "model/tensor.h"
 
@@ -68,11 +67,23 @@ static bool place_centred(const struct extent_rule *r, uint64_t from, const uint
     return packed_biases(bytes, n / 2, slot + r->second_at + from);
 }
 
+/* Puts scales to their place. With the first ones comes the factor, and zeros that fill its room. */
+static bool place_scales(const struct extent_rule *r, float factor, uint64_t from, const uint8_t *bytes,
+                         uint64_t n, uint8_t *slot)
+{
+    memcpy(slot + r->at + from, bytes, n);
+    if (from == 0) {
+        memset(slot + r->second_at, 0, FORMAT_FACTOR_BYTES);
+        memcpy(slot + r->second_at, &factor, sizeof factor);
+    }
+    return format_scales_are_finite(SCALE_E4M3_FACTOR, bytes, n);
+}
+
 bool extent_rule_place(const struct extent_rule *r, const struct tensor_factor *factor, uint64_t from,
                        const uint8_t *bytes, uint64_t n, uint8_t *slot)
 {
     if (r->change == EXTENT_FACTOR)
-        return nvfp4_read_scales(factor, bytes, n, slot + r->at + sizeof(float) * from);
+        return place_scales(r, factor->by, from, bytes, n, slot);
     if (r->change == EXTENT_BLOCKS)
         return place_blocks(r, from, bytes, n, slot);
     if (r->change == EXTENT_CENTRED)

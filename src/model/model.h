@@ -52,10 +52,10 @@ enum tensor_change {
     TENSOR_LOG             /* log(x) */
 };
 
-/* The number by which 8-bit scales are multiplied or divided when they are read, as float32 (nvfp4.h). The
- * tensor's dtype and bytes are those of the float32 numbers; the file has a quarter of the bytes. */
+/* The number by which a matrix's 8-bit scales are multiplied (nvfp4.h). It is the content of a tensor
+ * .global_scale that has one. */
 struct tensor_factor {
-    bool is_there, divides;
+    bool is_there;
     float by;
 };
 
@@ -87,7 +87,8 @@ struct matrix {      /* W [rows][cols]; borrowed from the model_dir */
     uint32_t format; /* FORMAT_*; FORMAT_NONE: 8-bit floats; fp8_format says what they become */
     uint32_t rows, cols;
     const struct tensor *weight;
-    const struct tensor *scales, *biases; /* NULL where the format has none */
+    /* NULL where the format has none; a format with a factor has it in `biases` */
+    const struct tensor *scales, *biases;
 };
 
 /* How a run of bytes in a file becomes bytes of a slot (extent_rule.h), if they are not the same. */
@@ -97,12 +98,12 @@ enum extent_change {
     EXTENT_CENTRED, /* BF16 scales of codes around 0 (packed.h); the slot has biases too */
     /* one scale for a block of rows and columns; the slot has float32 for each group of a row */
     EXTENT_BLOCKS,
-    EXTENT_FACTOR, /* 8-bit scales with a factor of the expert's own; the slot has float32 */
+    EXTENT_FACTOR, /* 8-bit scales, in the slot followed by the factor of the expert's matrix (format.h) */
 };
 struct extent_rule {
     enum extent_change change;
     uint64_t at, end; /* range of the slot that the run fills, in bytes */
-    /* the second matrix's or the biases' place in the slot; EXTENT_ROWS: a row's length */
+    /* the second matrix's, the biases' or the factor's place in the slot; EXTENT_ROWS: a row's length */
     uint64_t second_at, row_bytes;
     uint32_t scale;       /* SCALE_* of the run's numbers; SCALE_NONE: they are codes */
     uint32_t scale_bytes; /* EXTENT_BLOCKS: bytes of a scale */

@@ -21,7 +21,7 @@ static const char *path_of(const struct model_dir *m, const struct tensor *t)
     return m->files[t->file].path;
 }
 
-/* Returns the .scales or .biases of a quantised weight; NULL: missing. */
+/* Returns the .scales, .biases or .global_scale of a quantised weight; NULL: missing. */
 static struct tensor *find_part(struct model_dir *m, const struct tensor *w, const char *tail)
 {
     const struct tensor *t = model_dir_find_like(m, w->name, strlen("weight"), tail);
@@ -90,12 +90,27 @@ static int check_biases(const struct model_dir *m, const struct tensor *w, const
                    path_of(m, w), w->name, tensor_cols(scales), tensor_cols(biases));
 }
 
+/* Gives NVFP4 with a factor the format that has one. global: the factor. */
+static int adopt_factor(const struct model_dir *m, struct tensor *w, struct tensor *global,
+                        struct moeflux_err *e)
+{
+    bool is_known = m->packed || m->is_gguf || global->factor.is_there; /* MLX's would divide */
+    if (w->format != FORMAT_NVFP4 || !is_known)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: expected %s without it", path_of(m, global),
+                       tensor_label(global), tensor_label(w));
+    if (global->dtype != DTYPE_F32 || global->bytes != sizeof(float))
+        return tensor_fail_dtype(global, "F32, one number", path_of(m, global), e);
+    w->format = global->format = FORMAT_NVFP4_FACTOR;
+    return 0;
+}
+
 static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_err *e)
 {
     if (!names_ends_with(t->name, ".weight") || t->n_dims < 2)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: U32 is expected for matrices named .weight only",
                        path_of(m, t), t->name);
-    struct tensor *scales = find_part(m, t, "scales"), *biases = find_part(m, t, "biases");
+    struct tensor *scales = find_part(m, t, "scales"), *biases = find_part(m, t, "biases"),
+                  *global = find_part(m, t, "global_scale");
     if (!scales)
         return fail_missing(m, t, "scales", e);
     int rc = check_part(m, t, scales, e);
@@ -103,6 +118,8 @@ static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_er
         rc = check_width(m, t, scales, e);
     if (rc == 0)
         rc = tensor_find_format(t, scales->dtype, path_of(m, t), &t->format, e);
+    if (rc == 0 && global)
+        rc = adopt_factor(m, t, global, e);
     if (rc == 0)
         rc = check_biases(m, t, scales, biases, e);
     if (rc < 0)

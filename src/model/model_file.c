@@ -7,7 +7,6 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "model/nvfp4.h"
 #include "model/tensor.h"
 
 /* Bytes; pieces within a span of this size are fetched by one read. */
@@ -63,28 +62,11 @@ static int read_as_is(const struct open_file *files, const struct tensor *t, uin
     return rc;
 }
 
-/* Reads 8-bit scales to the end of `dst`, as the tensor of bytes that the file has, and widens them. */
-static int read_scales(const struct open_file *files, const struct tensor *t, uint64_t from, uint64_t n,
-                       uint8_t *dst, struct moeflux_err *e)
-{
-    enum { WIDTH = sizeof(float) };
-    struct tensor in_file = *t;
-    in_file.pieces.period /= WIDTH;
-    for (uint32_t i = 0; i < t->pieces.n_runs; i++) {
-        in_file.pieces.runs[i].from /= WIDTH;
-        in_file.pieces.runs[i].bytes /= WIDTH;
-    }
-    uint8_t *codes = dst + (n - n / WIDTH);
-    int rc = read_as_is(files, &in_file, from / WIDTH, n / WIDTH, codes, e);
-    if (rc == 0 && !nvfp4_read_scales(&t->factor, codes, n / WIDTH, dst))
-        rc = err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", files[t->file].path,
-                     tensor_label(t));
-    return rc;
-}
-
 int model_file_read(const struct open_file *files, const struct tensor *t, uint64_t from, uint64_t n,
                     void *dst, struct moeflux_err *e)
 {
-    return t->factor.is_there ? read_scales(files, t, from, n, dst, e)
-                              : read_as_is(files, t, from, n, dst, e);
+    if (!t->factor.is_there)
+        return read_as_is(files, t, from, n, dst, e);
+    memcpy(dst, (const uint8_t *)&t->factor.by + from, n);
+    return 0;
 }

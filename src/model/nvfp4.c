@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "args.h"
 #include "base/err.h"
-#include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "model/names.h"
@@ -75,24 +75,26 @@ struct window {
     uint8_t bytes[1 << 16];
 };
 
-static int read_factor(struct window *w, const struct tensor *t, const struct form *form,
-                       struct tensor_factor *out, struct moeflux_err *e)
+static int read_factor(struct window *w, struct tensor *t, const struct form *form, struct moeflux_err *e)
 {
+    struct tensor_factor *out = &t->factor;
     const struct open_file *f = &w->files[t->file];
     int rc = 0;
     if (t->dtype != DTYPE_F32 || t->bytes != sizeof out->by)
         return tensor_fail_dtype(t, "F32, one number", f->path, e);
-    *out = (struct tensor_factor){.is_there = true, .divides = form->divides};
     if (t->file != w->file || t->off < w->from || t->off + t->bytes > w->end) {
         w->file = t->file;
         w->from = t->off;
         w->end = t->off + size_min(sizeof w->bytes, f->bytes - t->off);
         rc = file_read_at(f->fd, f->path, w->bytes, w->end - w->from, w->from, e);
     }
-    memcpy(&out->by, w->bytes + (t->off - w->from), sizeof out->by);
-    if (rc == 0 && (!isfinite(out->by) || (form->divides && out->by == 0)))
-        rc = err_set(e, ERR_FORMAT, "%s: tensor %s: %g, expected a finite number%s", f->path, t->name,
-                     (double)out->by, form->divides ? " that is not 0" : "");
+    float x;
+    memcpy(&x, w->bytes + (t->off - w->from), sizeof x);
+    *out = (struct tensor_factor){true, form->divides ? 1 / x : x};
+    if (rc == 0 && (!isfinite(x) || !isfinite(out->by * NVFP4_MOST_SCALE)))
+        rc = err_set(e, ERR_FORMAT,
+                     "%s: tensor %s: %g, expected a finite number with which no scale overflows", f->path,
+                     t->name, (double)x);
     return rc;
 }
 
@@ -121,7 +123,7 @@ static int adopt_module(struct tensor_list *l, struct tensor *codes, const struc
     const struct open_file *files = w->files;
     const char *where = files[codes->file].path;
     struct tensor *scales = find(l, m, SCALES);
-    const struct tensor *factor = find(l, m, m->form->factor);
+    struct tensor *factor = find(l, m, m->form->factor);
     if (!scales || !factor)
         return fail_missing(m, scales ? m->form->factor : SCALES, where, e);
     if (scales->dtype != DTYPE_F8_E4M3)
@@ -130,7 +132,7 @@ static int adopt_module(struct tensor_list *l, struct tensor *codes, const struc
     if (rc == 0)
         rc = check_shapes(codes, scales, where, e);
     if (rc == 0)
-        rc = read_factor(w, factor, m->form, &scales->factor, e);
+        rc = read_factor(w, factor, m->form, e);
     if (rc < 0)
         return rc;
     codes->dtype = DTYPE_U32;
@@ -138,8 +140,10 @@ static int adopt_module(struct tensor_list *l, struct tensor *codes, const struc
     codes->mode = QUANT_NVFP4;
     codes->bits = BITS;
     codes->group = GROUP;
-    scales->dtype = DTYPE_F32;
-    scales->bytes *= sizeof(float);
+    scales->dtype = DTYPE_U8;
+    factor->n_dims = 1; /* some files have none */
+    factor->shape[0] = 1;
+    codes->format = scales->format = factor->format = FORMAT_NVFP4_FACTOR;
     return 0;
 }
 
@@ -163,14 +167,22 @@ static int rename_tensor(struct tensor *t, bool *keep, struct moeflux_err *e)
     static const char *const unread[] = {".weight_scale_2", ".weight_global_scale",
                                          ".input_scale",    ".input_global_scale",
                                          ".k_scale",        ".v_scale"};
+    static const struct {
+        const char *theirs, *ours;
+    } names[] = {{".weight_packed", ".weight"},
+                 {".weight_scale", ".scales"},
+                 {".weight_scale_2", ".global_scale"},
+                 {".weight_global_scale", ".global_scale"}};
+    size_t k = 0, n = sizeof names / sizeof *names;
+    bool is_matrix = t->format == FORMAT_NVFP4_FACTOR;
     *keep = true;
     for (size_t i = 0; i < sizeof unread / sizeof *unread; i++)
-        *keep = *keep && !names_ends_with(t->name, unread[i]);
-    bool is_packed = t->dtype == DTYPE_U32 && names_ends_with(t->name, ".weight_packed");
-    if (!is_packed && !t->factor.is_there)
+        *keep = *keep && (is_matrix || !names_ends_with(t->name, unread[i]));
+    while (k < n && !names_ends_with(t->name, names[k].theirs))
+        k++;
+    if (!is_matrix || k == n)
         return 0;
-    size_t cut = is_packed ? strlen("_packed") : strlen("weight_scale");
-    char *name = names_replace_end(t->name, cut, is_packed ? "" : "scales", e);
+    char *name = names_replace_end(t->name, strlen(names[k].theirs), names[k].ours, e);
     if (!name)
         return ERR_MEMORY;
     char *old = t->name;
@@ -207,21 +219,4 @@ int nvfp4_adopt(struct tensor_list *l, const struct open_file *files, const char
     }
     l->n = n;
     return rc;
-}
-
-bool nvfp4_read_scales(const struct tensor_factor *f, const uint8_t *codes, uint64_t n, uint8_t *out)
-{
-    float values[256];
-    bool ok = true;
-    for (int i = 0; i < 256; i++) {
-        float x = e4m3_to_float((uint8_t)i);
-        values[i] = f->divides ? x / f->by : x * f->by;
-    }
-    /* Going upwards, no number overwrites a code that is still to be read. */
-    for (uint64_t i = 0; i < n; i++) {
-        float x = values[codes[i]];
-        ok = ok && isfinite(x);
-        memcpy(out + sizeof x * i, &x, sizeof x);
-    }
-    return ok;
 }

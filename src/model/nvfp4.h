@@ -6,32 +6,27 @@
  *   X.weight_scale     X.weight_scale          F8_E4M3 [rows][cols / 16]  one for 16 columns
  *   X.weight_scale_2   X.weight_global_scale   F32, one number            multiplies scales, or divides them
  *
- * value = code * s, with s = weight_scale * weight_scale_2 or s = weight_scale / weight_global_scale, both
- * in float32: the formulas of the two libraries. MLX's nvfp4 has the same codes. The scales are read as s, so
- * that a matrix has the format FORMAT_NVFP4_F32.
+ * value = code * s, with s = weight_scale * weight_scale_2 or s = weight_scale / weight_global_scale in
+ * float32: the formulas of the two libraries. MLX's nvfp4 has the same codes and scales. A matrix has the
+ * format FORMAT_NVFP4_FACTOR, whose factor is weight_scale_2, or 1 / weight_global_scale.
  *
  * Other numbers of such a module are left out: input_scale and input_global_scale scale activations, which
  * are not rounded here, and k_scale and v_scale an 8-bit KV cache, whose type --kv-type says. */
 #ifndef MOEFLUX_MODEL_NVFP4_H
 #define MOEFLUX_MODEL_NVFP4_H
 
-#include <stdbool.h>
-#include <stdint.h>
-
 struct moeflux_err;
 struct open_file;
-struct tensor_factor;
 struct tensor_list;
 
-/* Describes the list's matrices as MLX's tensors: X.weight of words, and X.scales as float32 with a factor
- * (model.h), which is read now. A list without such matrices stays as it is. ERR_FORMAT: a tensor of a matrix
- * is missing, or has another dtype or shape; a factor is not finite. ERR_UNSUPPORTED: an n-gram table, or a
+/* The largest E4M3 number, so the largest scale before the factor. */
+#define NVFP4_MOST_SCALE 448.0f
+
+/* Describes the list's matrices as MLX's tensors: X.weight of words and X.scales, and X.global_scale, the
+ * factor (model.h), which is read now. A list without such matrices stays as it is. ERR_FORMAT: a tensor of a matrix
+ * is missing, or has another dtype or shape; a factor is not finite, or too large for scales. ERR_UNSUPPORTED: an n-gram table, or a
  * module that also scales or reorders its input or has a matrix of low rank. ERR_IO, ERR_MEMORY. */
 int nvfp4_adopt(struct tensor_list *l, const struct open_file *files, const char *where,
                 struct moeflux_err *e);
-
-/* Writes the float32 numbers of n 8-bit scales. `codes` may be the last n bytes of `out`. Returns false if
- * one is not finite. */
-bool nvfp4_read_scales(const struct tensor_factor *f, const uint8_t *codes, uint64_t n, uint8_t *out);
 
 #endif

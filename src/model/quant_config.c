@@ -31,7 +31,7 @@ enum quant_mode quant_config_format_mode(uint32_t format)
     enum quant_mode mode = QUANT_AFFINE;
     for (enum quant_mode m = QUANT_MXFP4; m <= QUANT_NVFP4; m++)
         mode = modes[m].format == format ? m : mode;
-    return format == FORMAT_NVFP4_F32 ? QUANT_NVFP4 : mode;
+    return format == FORMAT_NVFP4_FACTOR ? QUANT_NVFP4 : mode;
 }
 
 const char *quant_config_mode_name(enum quant_mode mode)
@@ -136,7 +136,7 @@ static int read_modelopt(struct quant_config *q, struct json_view *v)
             "%s: modelopt: quant_algo is %.32s, expected NVFP4, W4A16_NVFP4, FP8 or MIXED_PRECISION",
             v->where, name);
     if (names_ends_with(name, "NVFP4"))
-        q->expert_format = FORMAT_NVFP4_F32;
+        q->expert_format = FORMAT_NVFP4_FACTOR;
     return 0;
 }
 
@@ -146,7 +146,7 @@ static int read_nvfp4(struct quant_config *q, struct json_view *v)
     const json_t *transform = json_view_get(v, "transform_config");
     const json_t *groups = json_view_object(v, "config_groups"), *group;
     const char *key;
-    q->expert_format = FORMAT_NVFP4_F32;
+    q->expert_format = FORMAT_NVFP4_FACTOR;
     if (v->rc == 0 && json_object_size(transform) > 0)
         return err_set(v->e, ERR_UNSUPPORTED,
                        "%s: compressed-tensors: a transform_config, expected weights without transforms",

@@ -13,6 +13,9 @@ struct moeflux_err;
 /* Columns that share a scale in files that do not say how many; MLX's default. */
 enum { QUANT_DEFAULT_GROUP = 64 };
 
+/* The key of a converted model's manifest that says that experts' matrices have factors: "factor": true. */
+#define QUANT_FACTOR_KEY "factor"
+
 /* One line of the table. */
 struct quant_entry {
     enum quant_mode mode;

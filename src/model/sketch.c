@@ -143,7 +143,11 @@ static int add_quantised(struct sketching *s, const struct schema_item *it, uint
     t.format = format;
     if (rc == 0)
         rc = add_tensor(s, it->name, ".scales", &t, e);
-    return rc == 0 && f->has_bias ? add_tensor(s, it->name, ".biases", &t, e) : rc;
+    if (rc == 0 && f->has_bias)
+        rc = add_tensor(s, it->name, ".biases", &t, e);
+    t = describe(DTYPE_F32, 1, 1, sizeof(float));
+    t.format = format;
+    return rc == 0 && f->has_factor ? add_tensor(s, it->name, ".global_scale", &t, e) : rc;
 }
 
 /* Adds a vector: float32 for two that published files have so, else bf16. */
@@ -285,8 +289,8 @@ int sketch_open(struct model_dir *m, const char *path, struct moeflux_err *e)
         rc = add_dense(&s, e);
     if (rc == 0)
         rc = add_experts(&s, e);
-    m->is_assumed =
-        !s.quant.block && (s.quant.expert_format == FORMAT_NONE || s.quant.expert_format == FORMAT_NVFP4_F32);
+    m->is_assumed = !s.quant.block &&
+                    (s.quant.expert_format == FORMAT_NONE || s.quant.expert_format == FORMAT_NVFP4_FACTOR);
     tensor_list_free(&s.tensors);
     json_decref(root);
     if (rc < 0)

@@ -15,7 +15,6 @@
 #include "device.h"
 #include "model/model_dir_find.h"
 #include "model/model_dir_read.h"
-#include "model/nvfp4.h"
 #include "model_dirs.h"
 #include "publish.h"
 #include "sequence.h"
@@ -62,27 +61,23 @@ static float largest_difference(const float *a, const float *b)
 
 /* --- numbers --- */
 
-/* Every code of a scale, multiplied and divided. */
-static void scales_are_those_of_the_libraries(void **state)
+/* Every code of a scale: the number of a 1 (code 2) with it is the library's formula. */
+static void scales_are_multiplied_by_the_factor(void **state)
 {
     (void)state;
-    uint8_t codes[256], out[256 * sizeof(float)];
-    for (int i = 0; i < 256; i++)
-        codes[i] = (uint8_t)i;
-    for (int divides = 0; divides < 2; divides++) {
-        const struct tensor_factor f = {true, divides, 0.0137F};
-        assert_false(nvfp4_read_scales(&f, codes, 256, out)); /* 0x7f and 0xff are NaN */
-        codes[0x7f] = codes[0xff] = 1;
-        uint8_t *at_end = out + 3 * sizeof codes;
-        memcpy(at_end, codes, sizeof codes);
-        assert_true(nvfp4_read_scales(&f, at_end, 256, out));
-        for (int i = 0; i < 256; i++) {
-            float x, scale = e4m3_to_float(codes[i]);
-            memcpy(&x, out + (size_t)i * sizeof x, sizeof x);
-            assert_true(x == (divides ? scale / f.by : scale * f.by));
-        }
-        codes[0x7f] = 0x7f;
-        codes[0xff] = 0xff;
+    enum { GROUP = 16 };
+    const struct format *f = format_of(FORMAT_NVFP4_FACTOR);
+    const float factor = 0.0137F;
+    uint8_t codes[GROUP / 2], scale;
+    float numbers[GROUP];
+    memset(codes, 0x22, sizeof codes);
+    for (int i = 0; i < 256; i++) {
+        scale = (uint8_t)i;
+        bool is_number = (i & 0x7f) != 0x7f;
+        assert_int_equal(format_scales_are_finite(f->scale, &scale, 1), is_number);
+        format_decode(f, codes, &scale, &factor, 0, GROUP, numbers);
+        for (int k = 0; k < GROUP && is_number; k++)
+            assert_true(numbers[k] == e4m3_to_float(scale) * factor);
     }
 }
 
@@ -157,7 +152,8 @@ static void a_converted_copy_has_the_same_logits(void **state)
         assert_string_equal(needs.expert_formats, "nvfp4");
         assert_non_null(strstr(needs.dense_formats, "nvfp4 "));
         check_ok(moeflux_get_needs(copy, &needs, &e), &e);
-        assert_string_equal(needs.expert_formats, "nvfp4 f32");
+        assert_string_equal(needs.expert_formats, "nvfp4");
+        assert_non_null(strstr(needs.dense_formats, "nvfp4 "));
         tmp_tree_remove(tmp);
     }
 }
@@ -178,7 +174,7 @@ static void conversion_takes_fewer_bits(void **state)
     tmp_tree_remove(tmp);
 }
 
-/* A published expert is read as long as its file's bytes: a scale of 16 columns is one byte. */
+/* A published expert is read and held as its file's bytes: a scale of 16 columns is one byte. */
 static void bytes_are_counted_as_they_lie(void **state)
 {
     (void)state;
@@ -189,8 +185,11 @@ static void bytes_are_counted_as_they_lie(void **state)
     for (uint32_t i = 0; i < m.config.n_layers; i++)
         if (config_has_experts(&m.config, i))
             n += 3ull * m.config.moe_inner * m.config.hidden * m.config.n_experts;
-    assert_int_equal(m.experts[0].formats.up, FORMAT_NVFP4_F32);
+    assert_int_equal(m.experts[0].formats.up, FORMAT_NVFP4_FACTOR);
     assert_int_equal(m.expert_bytes, n / 2 + n / 16);
+    /* In memory there is a float32 for each matrix, too, in 16 bytes. */
+    uint64_t of_each = 3ull * m.config.moe_inner * m.config.hidden;
+    assert_int_equal(m.experts[0].bytes, of_each / 2 + of_each / 16 + (uint64_t)3 * FORMAT_FACTOR_BYTES);
     assert_null(model_dir_find(&m, "model.layers.0.self_attn.k_proj.k_scale"));
     assert_null(model_dir_find(&m, "model.layers.0.self_attn.q_proj.input_scale"));
     model_dir_close(&m);
@@ -355,7 +354,7 @@ static void the_configuration_may_say_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest everywhere[] = {
-        cmocka_unit_test(scales_are_those_of_the_libraries),
+        cmocka_unit_test(scales_are_multiplied_by_the_factor),
     };
     const struct CMUnitTest on_vulkan[] = {
         cmocka_unit_test(nvfp4_agrees_with_its_numbers),
