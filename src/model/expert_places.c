@@ -1,6 +1,7 @@
 #include "model/expert_places.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,8 @@
 #include "model/extent_rule.h"
 #include "model/fp8.h"
 #include "model/model_dir_find.h"
+#include "model/model_dir_read.h"
+#include "model/nvfp4.h"
 #include "model/tensor.h"
 
 /* Kernels read blocks by words of up to 16 bytes. */
@@ -218,20 +221,52 @@ static int find_part(const struct model_dir *m, uint32_t layer, uint32_t expert,
     return 0;
 }
 
+/* Returns the bytes of an expert's part in its file. NVFP4 blocks come with their scales. */
+static uint64_t bytes_in_file(const struct expert_tensor *x)
+{
+    uint64_t bytes = x->t->bytes / x->of;
+    return x->t->of_blocks == TENSOR_BLOCK_CODES ? bytes / NVFP4_BLOCK_CODES * NVFP4_BLOCK_BYTES : bytes;
+}
+
 /* Returns where the part begins in its file. */
 static struct expert_spot spot_of(const struct expert_tensor *x)
 {
-    return (struct expert_spot){x->t->file, x->t->off + x->at * (x->t->bytes / x->of), {0}};
+    return (struct expert_spot){x->t->file, x->t->off + x->at * bytes_in_file(x), {0}};
 }
 
-/* Finds the factor of an expert's matrix. */
-static int find_factor(const struct model_dir *m, uint32_t layer, uint32_t expert, const struct projection *p,
-                       struct tensor_factor *out, struct moeflux_err *e)
+/* Reads the factors of a stack's experts. */
+static int read_factors(const struct model_dir *m, const struct tensor *t, struct expert_spot *spots,
+                        struct moeflux_err *e)
 {
-    struct expert_tensor x;
-    int rc = expert_tensors_find(m, layer, expert, p->proj, &x, e);
-    if (rc == 0) /* was checked with the codes */
-        *out = expert_tensors_part(m, x.t, "global_scale")->factor;
+    uint32_t n = m->config.n_experts;
+    float *values = mem_new(n, sizeof *values, e);
+    int rc = values ? model_dir_read(m, t, 0, n * sizeof *values, values, e) : ERR_MEMORY;
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        spots[i].factor = (struct tensor_factor){true, values[i]};
+        if (!isfinite(values[i] * NVFP4_MOST_SCALE))
+            rc = err_set(e, ERR_FORMAT,
+                         "%s: tensor %s: %g, expected a finite number with which no scale overflows",
+                         m->files[t->file].path, tensor_label(t), (double)values[i]);
+    }
+    free(values);
+    return rc;
+}
+
+/* Finds the factors of the experts' matrices. */
+static int find_factors(const struct model_dir *m, uint32_t layer, const struct projection *p,
+                        struct expert_spot *spots, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < m->config.n_experts && rc == 0; i++) {
+        struct expert_tensor x;
+        rc = expert_tensors_find(m, layer, i, p->proj, &x, e);
+        if (rc < 0)
+            return rc;
+        const struct tensor *t = expert_tensors_part(m, x.t, "global_scale"); /* was checked with the codes */
+        if (x.of > 1)
+            return read_factors(m, t, spots, e);
+        spots[i].factor = t->factor;
+    }
     return rc;
 }
 
@@ -250,7 +285,13 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
     uint32_t rows = p->proj == EXPERT_DOWN ? m->config.hidden : m->config.moe_inner,
              cols = p->proj == EXPERT_DOWN ? m->config.moe_inner : m->config.hidden;
     uint64_t bytes = t->bytes / m->config.n_experts;
-    if (t->pieces.n_runs)
+    if (t->of_blocks)
+        *out = (struct extent_rule){.change = EXTENT_NVFP4,
+                                    .at = p->at[0],
+                                    .end = p->at[2] + FORMAT_FACTOR_BYTES,
+                                    .second_at = p->at[2],
+                                    .scales_at = p->at[1]};
+    else if (t->pieces.n_runs)
         *out = (struct extent_rule){.change = EXTENT_ROWS,
                                     .at = p->at[part],
                                     .end = ups[part] + bytes,
@@ -275,12 +316,13 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
 }
 
 /* Returns whether the run of another part fills this one too: interleaved up rows come with gate's, the
- * biases of packed.h with their scales. */
+ * biases of packed.h with their scales, the scales of NVFP4 blocks with their codes. */
 static bool comes_along(const struct projection *p, uint32_t part, const struct tensor *t)
 {
     const struct expert_place *place = p->place;
     bool is_up = p->proj == EXPERT_UP && t->pieces.n_runs;
-    return is_up || (part == 2 && place->rules[place->n_runs - 1].change == EXTENT_CENTRED);
+    return is_up || t->of_blocks == TENSOR_BLOCK_SCALES ||
+           (part == 2 && place->rules[place->n_runs - 1].change == EXTENT_CENTRED);
 }
 
 /* Checks that a part is stored as the first expert's, whose length and rule are used for all. */
@@ -313,10 +355,8 @@ static int find_spots(struct model_dir *m, uint32_t layer, const struct projecti
             rc = check_like(m, x.t, first, e);
         if (rc == 0)
             spots[i] = spot_of(&x);
-        if (rc == 0 && part == 1 && format_of(p->format)->has_factor)
-            rc = find_factor(m, layer, i, p, &spots[i].factor, e);
     }
-    return rc;
+    return rc < 0 || !format_of(p->format)->has_factor ? rc : find_factors(m, layer, p, spots, e);
 }
 
 /* Appends the run of a part. Experts of a stack have a stride, others a spot each. */
@@ -329,12 +369,12 @@ static int add_run(struct model_dir *m, uint32_t layer, const struct projection 
     if (rc < 0 || comes_along(p, part, x.t))
         return rc;
     struct expert_spot first = spot_of(&x);
-    uint64_t n = m->config.n_experts, bytes = x.t->bytes / x.of * (x.t->pieces.n_runs ? 2 : 1);
+    uint64_t n = m->config.n_experts, bytes = bytes_in_file(&x) * (x.t->pieces.n_runs ? 2 : 1);
     set_rule(m, &m->experts[layer], p, part, x.t, &place->rules[place->n_runs]);
     place->runs[place->n_runs] =
         (struct expert_run){first.file, first.off, x.of > 1 ? x.of / n * bytes : 0, bytes, p->at[part]};
     m->expert_bytes += n * bytes;
-    if (x.of == 1)
+    if (x.of == 1 || x.t->of_blocks)
         rc = find_spots(m, layer, p, part, x.t, &place->spots[place->n_runs], e);
     place->n_runs++;
     return rc;

@@ -52,6 +52,10 @@ enum tensor_change {
     TENSOR_LOG             /* log(x) */
 };
 
+/* What of NVFP4 blocks of a GGUF file a tensor is (nvfp4.h). Its shape and bytes are those of the codes, or of
+ * the scales; off and pieces are counted from the first block, as if the file had nothing else. */
+enum tensor_blocks { TENSOR_NO_BLOCKS, TENSOR_BLOCK_CODES, TENSOR_BLOCK_SCALES };
+
 /* The number by which a matrix's 8-bit scales are multiplied (nvfp4.h). It is the content of a tensor
  * .global_scale that has one. */
 struct tensor_factor {
@@ -75,6 +79,7 @@ struct tensor {
     uint64_t off, bytes;
     struct tensor_pieces pieces;
     enum tensor_change change;
+    enum tensor_blocks of_blocks;
     struct tensor_factor factor;
 };
 
@@ -98,6 +103,8 @@ enum extent_change {
     EXTENT_CENTRED, /* BF16 scales of codes around 0 (packed.h); the slot has biases too */
     /* one scale for a block of rows and columns; the slot has float32 for each group of a row */
     EXTENT_BLOCKS,
+    /* NVFP4 blocks; the slot has codes, scales and the factor of the expert's matrix */
+    EXTENT_NVFP4,
     EXTENT_FACTOR, /* 8-bit scales, in the slot followed by the factor of the expert's matrix (format.h) */
 };
 struct extent_rule {
@@ -109,6 +116,7 @@ struct extent_rule {
     uint32_t scale_bytes; /* EXTENT_BLOCKS: bytes of a scale */
     /* EXTENT_BLOCKS: rows and columns of a block; columns of a group; shape of the weights */
     uint32_t block_rows, block_cols, group, rows, cols;
+    uint64_t scales_at; /* EXTENT_NVFP4: place of the scales in the slot */
 };
 
 /* One contiguous run of an expert's bytes. */
@@ -119,7 +127,7 @@ struct extent {
     uint64_t at; /* its place in the expert's slot: bytes from the slot's start; unused with a rule */
     const struct extent_rule *rule; /* NULL: the slot gets the bytes as they are */
     uint64_t from;                  /* bytes of the run before this extent; used by a rule */
-    struct tensor_factor factor;    /* used by a rule */
+    struct tensor_factor factor;    /* used by EXTENT_FACTOR and EXTENT_NVFP4 */
 };
 enum { EXPERT_MAX_EXTENTS = 9 };
 

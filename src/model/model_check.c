@@ -98,8 +98,10 @@ static int adopt_factor(const struct model_dir *m, struct tensor *w, struct tens
     if (w->format != FORMAT_NVFP4 || !is_known)
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: expected %s without it", path_of(m, global),
                        tensor_label(global), tensor_label(w));
-    if (global->dtype != DTYPE_F32 || global->bytes != sizeof(float))
-        return tensor_fail_dtype(global, "F32, one number", path_of(m, global), e);
+    uint64_t n = w->n_dims == 3 ? w->shape[0] : 1; /* a stack's experts have a factor each */
+    if (global->dtype != DTYPE_F32 || global->bytes != n * sizeof(float))
+        return tensor_fail_dtype(global, n > 1 ? "F32, a number for each expert" : "F32, one number",
+                                 path_of(m, global), e);
     w->format = global->format = FORMAT_NVFP4_FACTOR;
     return 0;
 }
@@ -148,12 +150,23 @@ static int check_one_form(const struct model_dir *m, const struct tensor *t, uin
     return 0;
 }
 
+/* Returns whether it is scales or a factor of a matrix, which has an entry of its own. */
+static bool is_part(const struct model_dir *m, const struct tensor *t)
+{
+    static const char *const tails[] = {"scales", "global_scale"};
+    bool is = false;
+    for (int i = 0; i < 2 && !is; i++)
+        is =
+            names_ends_with(t->name, tails[i]) && model_dir_find_like(m, t->name, strlen(tails[i]), "weight");
+    return is;
+}
+
 /* Refuses tensors of a GGUF file that nothing reads; other checkpoints may have more than the model. */
 static int check_is_read(const struct model_dir *m, const struct schema *s, const struct tensor *t,
                          struct moeflux_err *e)
 {
     unsigned layer;
-    if (schema_has(s, t->name) || table_has(t->name))
+    if (schema_has(s, t->name) || table_has(t->name) || is_part(m, t))
         return 0;
     if (expert_tensors_has(t->name) && sscanf(t->name, "model.layers.%9u.", &layer) == 1 &&
         config_has_experts(&m->config, layer))
@@ -167,7 +180,8 @@ static int check_tensor(struct model_dir *m, const struct schema *s, struct tens
     if (names_ends_with(t->name, "_proj.bias") && !schema_has(s, t->name))
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: projections with a bias are not supported",
                        path_of(m, t), tensor_label(t));
-    return t->dtype == DTYPE_U32 ? check_weight(m, t, e) : m->is_gguf ? check_is_read(m, s, t, e) : 0;
+    int rc = t->dtype == DTYPE_U32 ? check_weight(m, t, e) : 0;
+    return rc == 0 && m->is_gguf ? check_is_read(m, s, t, e) : rc;
 }
 
 static int check_present(const struct model_dir *m, const struct schema_item *it, struct moeflux_err *e)

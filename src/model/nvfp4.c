@@ -220,3 +220,35 @@ int nvfp4_adopt(struct tensor_list *l, const struct open_file *files, const char
     l->n = n;
     return rc;
 }
+
+/* Scales of blocks have no sign, and 0x7f is zero. 0xff would be 480, which E4M3 does not have: it becomes a
+ * NaN, which the reader of scales refuses. */
+static uint8_t scale_of_block(uint8_t byte)
+{
+    return byte == 0x7f ? 0 : byte & 0x7f;
+}
+
+/* Puts four bytes of a group of 16 columns, the first four or the last, in the order of columns. */
+static void order_codes(const uint8_t *bytes, uint8_t *low, uint8_t *high)
+{
+    for (int i = 0; i < 2; i++, bytes += 2) {
+        low[i] = (uint8_t)((bytes[0] & 15) | bytes[1] << 4);
+        high[i] = (uint8_t)(bytes[0] >> 4 | (bytes[1] & 0xf0));
+    }
+}
+
+void nvfp4_split(const uint8_t *bytes, uint64_t from, uint64_t n, uint8_t *codes, uint8_t *scales)
+{
+    enum { WORDS = NVFP4_BLOCK_BYTES / WORD, GROUP_BYTES = GROUP / 2 };
+    for (uint64_t i = 0; i < n; i += WORD) {
+        uint64_t block = (from + i) / NVFP4_BLOCK_BYTES, word = (from + i) / WORD % WORDS;
+        const uint8_t *p = bytes + i;
+        if (word == 0)
+            for (int k = 0; scales && k < NVFP4_BLOCK_SCALES; k++)
+                scales[block * NVFP4_BLOCK_SCALES + (uint64_t)k] = scale_of_block(p[k]);
+        if (word == 0 || !codes)
+            continue;
+        uint8_t *to = codes + block * NVFP4_BLOCK_CODES + (word - 1) / 2 * GROUP_BYTES + (word - 1) % 2 * 2;
+        order_codes(p, to, to + GROUP_BYTES / 2);
+    }
+}

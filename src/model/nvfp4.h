@@ -10,10 +10,16 @@
  * float32: the formulas of the two libraries. MLX's nvfp4 has the same codes and scales. A matrix has the
  * format FORMAT_NVFP4_FACTOR, whose factor is weight_scale_2, or 1 / weight_global_scale.
  *
+ * A GGUF file has blocks of 64 columns, 36 bytes: four scales, then for each 16 columns 8 bytes, with columns
+ * 0 to 7 in the low bits and 8 to 15 in the high bits. The factor is a tensor of its own, of an expert stack
+ * with a number for each expert. A scale's sign is ignored, and 0x7f is zero.
+ *
  * Other numbers of such a module are left out: input_scale and input_global_scale scale activations, which
  * are not rounded here, and k_scale and v_scale an 8-bit KV cache, whose type --kv-type says. */
 #ifndef MOEFLUX_MODEL_NVFP4_H
 #define MOEFLUX_MODEL_NVFP4_H
+
+#include <stdint.h>
 
 struct moeflux_err;
 struct open_file;
@@ -28,5 +34,15 @@ struct tensor_list;
  * module that also scales or reorders its input or has a matrix of low rank. ERR_IO, ERR_MEMORY. */
 int nvfp4_adopt(struct tensor_list *l, const struct open_file *files, const char *where,
                 struct moeflux_err *e);
+
+enum {
+    NVFP4_BLOCK_BYTES = 36,
+    NVFP4_BLOCK_CODES = 32, /* bytes of a block's codes */
+    NVFP4_BLOCK_SCALES = 4  /* bytes of its scales */
+};
+
+/* Takes bytes [from, from + n) of a matrix's blocks apart; both are multiples of 4. codes, scales: receive the
+ * matrix's, in the order of columns; NULL: left out. */
+void nvfp4_split(const uint8_t *bytes, uint64_t from, uint64_t n, uint8_t *codes, uint8_t *scales);
 
 #endif
