@@ -137,6 +137,10 @@ static int quantise(const struct dense *d, const struct block *b, struct convert
         rc = put(d, &it->out[0], format_code_bytes(f, b->first), to.codes, code_bytes, written, e);
     if (rc == 0)
         rc = put(d, &it->out[1], scales_at, to.scales, scale_bytes, written, e);
+    if (rc == 0 && f->has_factor && b->first == 0) { /* of a GGUF file alone */
+        const float factor = gguf_source_factor(&d->plan->gguf, it->src, 0);
+        rc = put(d, &it->out[2], 0, &factor, sizeof factor, written, e);
+    }
     return rc < 0 || !f->has_bias ? rc : put(d, &it->out[2], scales_at, to.biases, scale_bytes, written, e);
 }
 

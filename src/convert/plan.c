@@ -209,6 +209,23 @@ static int add_simple(struct convert_plan *p, enum convert_step step, const stru
     return it ? add_output(p, it, src->name, dtype, tensor_cols(src), e) : ERR_MEMORY;
 }
 
+/* Adds the factor of a matrix: one float32. */
+static int add_factor(struct convert_plan *p, struct convert_item *it, struct moeflux_err *e)
+{
+    uint64_t at = p->weights_bytes;
+    char *name = names_replace_end(it->src->name, strlen("weight"), "global_scale", e);
+    int rc = name ? add_output(p, it, name, DTYPE_F32, 1, e) : ERR_MEMORY;
+    free(name);
+    if (rc < 0)
+        return rc;
+    struct tensor *t = &it->out[it->n_out - 1];
+    t->n_dims = 1;
+    t->shape[0] = 1;
+    t->bytes = sizeof(float);
+    p->weights_bytes = size_round_up(at, MANIFEST_ALIGN) + t->bytes;
+    return 0;
+}
+
 /* Adds a matrix with step CONVERT_QUANTISE or CONVERT_REPACK. */
 static int add_quantised(struct convert_plan *p, enum convert_step step, const struct matrix *w,
                          uint32_t format, struct moeflux_err *e)
@@ -226,6 +243,8 @@ static int add_quantised(struct convert_plan *p, enum convert_step step, const s
         rc = name ? add_output(p, it, name, i ? tensor_scale_dtype(f) : DTYPE_U32, cols[i], e) : ERR_MEMORY;
         free(name);
     }
+    if (rc == 0 && f->has_factor)
+        rc = add_factor(p, it, e);
     it->out[0].bits = f->bits;
     it->out[0].group = f->group;
     it->out[0].mode = quant_config_format_mode(format);

@@ -1,7 +1,6 @@
 #include "model/expert_places.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -243,10 +242,7 @@ static int read_factors(const struct model_dir *m, const struct tensor *t, struc
     int rc = values ? model_dir_read(m, t, 0, n * sizeof *values, values, e) : ERR_MEMORY;
     for (uint32_t i = 0; i < n && rc == 0; i++) {
         spots[i].factor = (struct tensor_factor){true, values[i]};
-        if (!isfinite(values[i] * NVFP4_MOST_SCALE))
-            rc = err_set(e, ERR_FORMAT,
-                         "%s: tensor %s: %g, expected a finite number with which no scale overflows",
-                         m->files[t->file].path, tensor_label(t), (double)values[i]);
+        rc = nvfp4_check_factor(t, values[i], file_of(m, t), e);
     }
     free(values);
     return rc;

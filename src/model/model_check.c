@@ -11,6 +11,7 @@
 #include "model/family.h"
 #include "model/model_dir_find.h"
 #include "model/names.h"
+#include "model/nvfp4.h"
 #include "model/quant_config.h"
 #include "model/schema.h"
 #include "model/table.h"
@@ -99,11 +100,8 @@ static int adopt_factor(const struct model_dir *m, struct tensor *w, struct tens
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: expected %s without it", path_of(m, global),
                        tensor_label(global), tensor_label(w));
     uint64_t n = w->n_dims == 3 ? w->shape[0] : 1; /* a stack's experts have a factor each */
-    if (global->dtype != DTYPE_F32 || global->bytes != n * sizeof(float))
-        return tensor_fail_dtype(global, n > 1 ? "F32, a number for each expert" : "F32, one number",
-                                 path_of(m, global), e);
     w->format = global->format = FORMAT_NVFP4_FACTOR;
-    return 0;
+    return nvfp4_check_factors(global, n, path_of(m, global), e);
 }
 
 static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_err *e)

@@ -66,6 +66,24 @@ static int check_rest(const struct tensor_list *l, const struct module *m, const
              : 0;
 }
 
+int nvfp4_check_factors(const struct tensor *t, uint64_t n, const char *where, struct moeflux_err *e)
+{
+    if (t->dtype == DTYPE_F32 && t->bytes == n * sizeof(float))
+        return 0;
+    return err_set(e, ERR_FORMAT,
+                   "%s: tensor %s: %s, %" PRIu64 " bytes, expected F32, %" PRIu64 " bytes of factors", where,
+                   tensor_label(t), tensor_dtype_name(t->dtype), t->bytes, n * sizeof(float));
+}
+
+int nvfp4_check_factor(const struct tensor *t, float x, const char *where, struct moeflux_err *e)
+{
+    const float most = 448; /* the largest E4M3 number */
+    if (isfinite(x) && isfinite(x * most))
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %g, expected a finite number with which no scale overflows",
+                   where, tensor_label(t), (double)x);
+}
+
 /* The bytes of a file around the last factor that was read. Writers order tensors by their dtypes, so the
  * factors of a file lie together: a read finds thousands of them. */
 struct window {
@@ -79,9 +97,9 @@ static int read_factor(struct window *w, struct tensor *t, const struct form *fo
 {
     struct tensor_factor *out = &t->factor;
     const struct open_file *f = &w->files[t->file];
-    int rc = 0;
-    if (t->dtype != DTYPE_F32 || t->bytes != sizeof out->by)
-        return tensor_fail_dtype(t, "F32, one number", f->path, e);
+    int rc = nvfp4_check_factors(t, 1, f->path, e);
+    if (rc < 0)
+        return rc;
     if (t->file != w->file || t->off < w->from || t->off + t->bytes > w->end) {
         w->file = t->file;
         w->from = t->off;
@@ -91,11 +109,9 @@ static int read_factor(struct window *w, struct tensor *t, const struct form *fo
     float x;
     memcpy(&x, w->bytes + (t->off - w->from), sizeof x);
     *out = (struct tensor_factor){true, form->divides ? 1 / x : x};
-    if (rc == 0 && (!isfinite(x) || !isfinite(out->by * NVFP4_MOST_SCALE)))
-        rc = err_set(e, ERR_FORMAT,
-                     "%s: tensor %s: %g, expected a finite number with which no scale overflows", f->path,
-                     t->name, (double)x);
-    return rc;
+    if (rc == 0)
+        rc = nvfp4_check_factor(t, x, f->path, e);
+    return rc < 0 ? rc : nvfp4_check_factor(t, out->by, f->path, e);
 }
 
 /* Checks that there is a scale for each 16 columns of whole words. */

@@ -23,10 +23,8 @@
 
 struct moeflux_err;
 struct open_file;
+struct tensor;
 struct tensor_list;
-
-/* The largest E4M3 number, so the largest scale before the factor. */
-#define NVFP4_MOST_SCALE 448.0f
 
 /* Describes the list's matrices as MLX's tensors: X.weight of words and X.scales, and X.global_scale, the
  * factor (model.h), which is read now. A list without such matrices stays as it is. ERR_FORMAT: a tensor of a matrix
@@ -34,6 +32,11 @@ struct tensor_list;
  * module that also scales or reorders its input or has a matrix of low rank. ERR_IO, ERR_MEMORY. */
 int nvfp4_adopt(struct tensor_list *l, const struct open_file *files, const char *where,
                 struct moeflux_err *e);
+
+/* Check that a tensor has n factors, float32, and that its factor x is finite, also times the largest scale.
+ * ERR_FORMAT names the tensor; where: the file. */
+int nvfp4_check_factors(const struct tensor *t, uint64_t n, const char *where, struct moeflux_err *e);
+int nvfp4_check_factor(const struct tensor *t, float x, const char *where, struct moeflux_err *e);
 
 enum {
     NVFP4_BLOCK_BYTES = 36,

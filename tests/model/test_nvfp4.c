@@ -273,7 +273,7 @@ static void a_module_of_another_form_is_refused(void **state)
         const char *text;
     } cases[] = {
         {TWO_FACTORS, ERR_FORMAT, "q_proj.weight_global_scale: expected .weight_scale_2 for "},
-        {OTHER_DTYPE, ERR_FORMAT, "q_proj.weight_scale_2: BF16, expected F32, one number"},
+        {OTHER_DTYPE, ERR_FORMAT, "q_proj.weight_scale_2: BF16, 2 bytes, expected F32, 4 bytes of factors"},
         {OTHER_SHAPE, ERR_FORMAT,
          "q_proj.weight_scale: shape [2, 8], expected two dimensions and a scale for"},
         {NOT_FINITE, ERR_FORMAT, "q_proj.weight_scale_2: inf, expected a finite number"},
