@@ -96,6 +96,8 @@ static const struct {
     {"families/glm-odd", {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED}},
     /* The rest has 8-bit floats: quant_algo MIXED_PRECISION. */
     {"qwen3-odd/mlx", {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT, .block = 1, .scales = PUBLISH_FOR_ALL}},
+    /* The same of compressed-tensors: a group of each. */
+    {"qwen3-odd/mlx", {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED, .block = 1, .scales = PUBLISH_FOR_ROWS}},
     /* All of them: quant_algo FP8. */
     {"qwen3-odd/mlx", {.dtype = "F32", .block = 1, .scales = PUBLISH_FOR_ALL, .modelopt_fp8 = true}},
 };
@@ -193,6 +195,41 @@ static void bytes_are_counted_as_they_lie(void **state)
     assert_null(model_dir_find(&m, "model.layers.0.self_attn.k_proj.k_scale"));
     assert_null(model_dir_find(&m, "model.layers.0.self_attn.q_proj.input_scale"));
     model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+/* A configuration alone says what its groups and lists say. */
+static void formats_follow_from_a_configuration_alone(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new(), config[256];
+    struct moeflux_err e = {0};
+    struct moeflux_needs needs;
+    static const struct {
+        const char *name, *dense;
+        struct publish_form form;
+    } cases[] = {
+        {"groups", "nvfp4", {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED}},
+        {"mixed",
+         "fp8",
+         {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED, .block = 1, .scales = PUBLISH_FOR_ROWS}},
+        {"lists", "nvfp4", {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *dir = publish(tmp, cases[i].name, "qwen3-odd/mlx", &cases[i].form);
+        struct model_dir m = model_dirs_open(dir);
+        uint64_t bytes = 0;
+        for (uint32_t k = 0; k < m.config.n_layers; k++)
+            bytes += m.experts[k].bytes * m.config.n_experts;
+        model_dir_close(&m);
+        snprintf(config, sizeof config, "%s/config.json", dir);
+        check_ok(moeflux_get_needs(config, &needs, &e), &e);
+        assert_true(needs.is_sketch && !needs.is_assumed);
+        assert_string_equal(needs.expert_formats, "nvfp4");
+        assert_non_null(strstr(needs.dense_formats, cases[i].dense));
+        assert_non_null(strstr(needs.dense_formats, "bf16"));
+        assert_int_equal(needs.expert_bytes, bytes);
+    }
     tmp_tree_remove(tmp);
 }
 
@@ -327,12 +364,55 @@ static void configurations_of_other_algorithms_are_refused(void **state)
     model_dirs_refuse_copy(modelopt, "config.json", "\"quant_algo\"", "\"quant_argo\"", ERR_UNSUPPORTED,
                            "quant_algo is none");
     model_dirs_refuse_copy(packed, "config.json", "\"group_size\": 16", "\"group_size\": 32", ERR_UNSUPPORTED,
-                           "group_0: type float, 4 bits, group of 32; expected float, 4 bits, group of 16");
+                           "group_0: format nvfp4-pack-quantized, type float, 4 bits, group of 32");
     model_dirs_refuse_copy(packed, "config.json", "\"config_groups\"",
                            "\"transform_config\": {\"u\": 1}, \"config_groups\"", ERR_UNSUPPORTED,
                            "a transform_config");
     model_dirs_refuse_copy(packed, "config.json", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
                            ERR_UNSUPPORTED, "format mxfp4-pack-quantized");
+    form.block = 1;
+    form.scales = PUBLISH_FOR_ALL;
+    const char *mixed = publish(tmp, "c", "qwen3-odd/mlx", &form);
+    model_dirs_refuse_copy(mixed, "config.json", "\"float-quantized\"", "\"int-quantized\"", ERR_UNSUPPORTED,
+                           "group_1: format int-quantized, type float, 8 bits");
+    model_dirs_refuse_copy(mixed, "config.json", "\"tensor\"", "\"block\"", ERR_UNSUPPORTED,
+                           "group_1: format float-quantized, type float, 8 bits, group of 0, strategy block");
+    tmp_tree_remove(tmp);
+}
+
+static void put_codes_for_numbers(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    char shape[64];
+    if (!t)
+        return;
+    if (!strstr(t->name, ".experts.gate_up_proj")) {
+        st_writer_add_like(w, t->name, t, bytes);
+        return;
+    }
+    uint8_t *codes = calloc(t->bytes, 1);
+    assert_non_null(codes);
+    snprintf(shape, sizeof shape, "[%u, %u, %u]", (unsigned)t->shape[0], (unsigned)t->shape[1],
+             (unsigned)t->shape[2] / 2);
+    st_writer_add(w, t->name, "U8", shape, codes, t->bytes / sizeof(float) / 2);
+    free(codes);
+}
+
+/* Nothing says how two codes lie in a byte of such a stack, nor where their scales are. */
+static void a_stack_of_bytes_is_refused(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const struct publish_form form = {.dtype = "F32", .fused = true};
+    const char *dir = publish(tmp, "a", "qwen3-odd/mlx", &form), *changed = tmp_tree_path(tmp, "b");
+    struct convert_result r;
+    struct moeflux_err e = {0};
+    const struct convert_options o = {.src = changed, .dst = tmp_tree_path(tmp, "c")};
+    st_writer_rewrite(dir, changed, put_codes_for_numbers);
+    static const char text[] =
+        "mlp.experts.gate_up_proj: U8, expected NVFP4 with a tensor for each expert, BF16";
+    model_dirs_refuse(changed, ERR_FORMAT, text);
+    assert_int_equal(convert_run(&o, &r, &e), ERR_FORMAT);
+    assert_true(strstr(e.text, text) && !strchr(e.text, '\n'));
     tmp_tree_remove(tmp);
 }
 
@@ -365,10 +445,12 @@ int main(void)
         cmocka_unit_test(a_converted_copy_has_the_same_logits),
         cmocka_unit_test(conversion_takes_fewer_bits),
         cmocka_unit_test(bytes_are_counted_as_they_lie),
+        cmocka_unit_test(formats_follow_from_a_configuration_alone),
         cmocka_unit_test(a_module_that_lacks_something_is_refused),
         cmocka_unit_test(a_module_of_another_form_is_refused),
         cmocka_unit_test(a_scale_that_is_no_number_is_found_when_it_is_read),
         cmocka_unit_test(configurations_of_other_algorithms_are_refused),
+        cmocka_unit_test(a_stack_of_bytes_is_refused),
         cmocka_unit_test(the_configuration_may_say_nothing),
     };
     return device_run_tests(everywhere, on_vulkan, on_hosts);
