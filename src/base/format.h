@@ -61,8 +61,8 @@ bool format_takes_cols(const struct format *f, uint64_t cols);
  * a matrix. */
 uint64_t format_code_bytes(const struct format *f, uint64_t n);
 uint64_t format_scale_bytes(const struct format *f, uint64_t n);
-/* Returns the bytes of n biases. A factor has FORMAT_FACTOR_BYTES whatever n is: a float32, then zeros, so that
- * what follows is aligned. */
+/* Returns the bytes of n biases. A factor has FORMAT_FACTOR_BYTES whatever n is: a float32, then zeros, so
+ * that what follows is aligned. */
 enum { FORMAT_FACTOR_BYTES = 16 };
 uint64_t format_bias_bytes(const struct format *f, uint64_t n);
 /* Returns the bytes of the codes with their scales and biases, or a matrix's with its factor. */

@@ -137,7 +137,8 @@ static int quantise(const struct dense *d, const struct block *b, struct convert
         rc = put(d, &it->out[0], format_code_bytes(f, b->first), to.codes, code_bytes, written, e);
     if (rc == 0)
         rc = put(d, &it->out[1], scales_at, to.scales, scale_bytes, written, e);
-    if (rc == 0 && f->has_factor && b->first == 0) { /* of a GGUF file alone */
+    /* A conversion makes no factors; a GGUF file has some. */
+    if (rc == 0 && f->has_factor && b->first == 0) {
         const float factor = gguf_source_factor(&d->plan->gguf, it->src, 0);
         rc = put(d, &it->out[2], 0, &factor, sizeof factor, written, e);
     }

@@ -61,8 +61,8 @@ VEC_INLINE struct pair load_steps(const float *steps, uint32_t parts)
     return parts == 1 ? pair_load(steps) : pair_each(steps, parts == 2 ? 4 : 2);
 }
 
-/* Computes scale * step for the parts of blocks from .. end - 1. scales: the row's; factor: theirs, or 1. Past the last steps other
- * numbers of the vector are read; their results are not used. */
+/* Computes scale * step for the parts of blocks from .. end - 1. scales: the row's; factor: theirs, or 1.
+ * Past the last steps other numbers of the vector are read; their results are not used. */
 VEC_INLINE void multiply_steps(const uint8_t *scales, float factor, struct form f, uint32_t from,
                                uint32_t end, const struct cpu_vector *x, int n,
                                float factors[][BLOCKS * MOST_PARTS])

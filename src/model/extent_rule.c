@@ -97,7 +97,7 @@ bool extent_rule_place(const struct extent_rule *r, const struct tensor_factor *
                        const uint8_t *bytes, uint64_t n, uint8_t *slot)
 {
     bool has_factor = r->change == EXTENT_FACTOR || r->change == EXTENT_NVFP4;
-    if (has_factor && from == 0) /* with the first bytes, so that one thread writes it */
+    if (has_factor && from == 0) /* one thread writes it: that with the first bytes */
         place_factor(r, factor->by, slot);
     if (r->change == EXTENT_FACTOR)
         return place_scales(r, from, bytes, n, slot);

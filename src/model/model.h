@@ -52,8 +52,8 @@ enum tensor_change {
     TENSOR_LOG             /* log(x) */
 };
 
-/* What of NVFP4 blocks of a GGUF file a tensor is (nvfp4.h). Its shape and bytes are those of the codes, or of
- * the scales; off and pieces are counted from the first block, as if the file had nothing else. */
+/* Which part of a GGUF file's NVFP4 blocks a tensor is (nvfp4.h). Its shape, bytes and pieces are those of
+ * the codes or of the scales alone; off is that of the first block. */
 enum tensor_blocks { TENSOR_NO_BLOCKS, TENSOR_BLOCK_CODES, TENSOR_BLOCK_SCALES };
 
 /* The number by which a matrix's 8-bit scales are multiplied (nvfp4.h). It is the content of a tensor

@@ -27,9 +27,10 @@ struct tensor;
 struct tensor_list;
 
 /* Describes the list's matrices as MLX's tensors: X.weight of words and X.scales, and X.global_scale, the
- * factor (model.h), which is read now. A list without such matrices stays as it is. ERR_FORMAT: a tensor of a matrix
- * is missing, or has another dtype or shape; a factor is not finite, or too large for scales. ERR_UNSUPPORTED: an n-gram table, or a
- * module that also scales or reorders its input or has a matrix of low rank. ERR_IO, ERR_MEMORY. */
+ * factor (model.h), which is read now. A list without such matrices stays as it is. ERR_FORMAT: a tensor of a
+ * matrix is missing, or has another dtype or shape; a factor is not finite, or too large for scales.
+ * ERR_UNSUPPORTED: an n-gram table, or a module that also scales or reorders its input or has a matrix of low
+ * rank. ERR_IO, ERR_MEMORY. */
 int nvfp4_adopt(struct tensor_list *l, const struct open_file *files, const char *where,
                 struct moeflux_err *e);
 
@@ -44,8 +45,8 @@ enum {
     NVFP4_BLOCK_SCALES = 4  /* bytes of its scales */
 };
 
-/* Takes bytes [from, from + n) of a matrix's blocks apart; both are multiples of 4. codes, scales: receive the
- * matrix's, in the order of columns; NULL: left out. */
+/* Takes bytes [from, from + n) of a matrix's blocks apart; both are multiples of 4. codes, scales: receive
+ * the matrix's, in the order of columns; NULL: left out. */
 void nvfp4_split(const uint8_t *bytes, uint64_t from, uint64_t n, uint8_t *codes, uint8_t *scales);
 
 #endif

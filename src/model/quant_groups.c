@@ -59,7 +59,7 @@ static bool is_nvfp4(const struct form *f)
     return is_float(f, NVFP4_BITS) && f->group == NVFP4_GROUP;
 }
 
-/* Reads the blocks of 8-bit floats. Returns false if there are none, or others than those of another group. */
+/* Reads the blocks of 8-bit floats. Returns false if there are none, or if another group has others. */
 static bool read_blocks(const json_t *weights, struct fp8_blocks *fp8)
 {
     const json_t *size = json_object_get(weights, "block_structure");

@@ -29,14 +29,14 @@ void quant_groups_find(struct quant_groups *g, struct json_view *block, uint32_t
 /* Returns whether the lists say the form of each matrix. */
 bool quant_groups_say(const struct quant_groups *g);
 
-/* Checks that each group has a form that is read: NVFP4 in groups of 16 columns (nvfp4.h), 8-bit floats with a
- * scale for the tensor, each row or each block (fp8.h), or no weights. *fp8: receives the blocks, if there are
- * some. ERR_UNSUPPORTED names the group. */
+/* Checks that each group has a form that is read: NVFP4 in groups of 16 columns (nvfp4.h), 8-bit floats with
+ * a scale for the tensor, each row or each block (fp8.h), or no weights. *fp8: receives the blocks, if there
+ * are some. ERR_UNSUPPORTED names the group. */
 int quant_groups_check(const struct quant_groups *g, struct json_view *block, struct fp8_blocks *fp8);
 
-/* Returns the FORMAT_* of a matrix by the name of its module: FORMAT_NVFP4_FACTOR, FORMAT_FP8, or FORMAT_BF16 if
- * it stays unquantised; FORMAT_NONE: the lists do not say. Regular expressions that have more than `.`, `.*`,
- * `\.`, `^` and `$` match nothing. */
+/* Returns the FORMAT_* of a matrix by the name of its module: FORMAT_NVFP4_FACTOR, FORMAT_FP8, or FORMAT_BF16
+ * if it stays unquantised; FORMAT_NONE: the lists do not say. Regular expressions that have more than `.`,
+ * `.*`, `\.`, `^` and `$` match nothing. */
 uint32_t quant_groups_format(const struct quant_groups *g, const char *name);
 
 #endif

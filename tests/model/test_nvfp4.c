@@ -189,7 +189,7 @@ static void bytes_are_counted_as_they_lie(void **state)
             n += 3ull * m.config.moe_inner * m.config.hidden * m.config.n_experts;
     assert_int_equal(m.experts[0].formats.up, FORMAT_NVFP4_FACTOR);
     assert_int_equal(m.expert_bytes, n / 2 + n / 16);
-    /* In memory there is a float32 for each matrix, too, in 16 bytes. */
+    /* The memory also has a float32 for each matrix, in 16 bytes. */
     uint64_t of_each = 3ull * m.config.moe_inner * m.config.hidden;
     assert_int_equal(m.experts[0].bytes, of_each / 2 + of_each / 16 + (uint64_t)3 * FORMAT_FACTOR_BYTES);
     assert_null(model_dir_find(&m, "model.layers.0.self_attn.k_proj.k_scale"));

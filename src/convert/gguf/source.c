@@ -39,7 +39,7 @@ struct gguf_place {
     const struct gguf_type *type;
     struct head_order rows, cols;
     enum tensor_change change; /* decays, of which the file stores exponentials */
-    float *factors;            /* of NVFP4 matrices that have some, one each, [n_matrices]; else NULL */
+    float *factors;            /* [n_matrices], a factor of each NVFP4 matrix; NULL: none */
     uint64_t n_matrices;
 };
 

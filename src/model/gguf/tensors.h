@@ -18,8 +18,8 @@ struct tensor_list;
 int gguf_tensors_list(const struct gguf *g, const struct config *c, struct tensor_list *l,
                       const struct gguf_tensor **from, size_t *n_left_out, struct moeflux_err *e);
 
-/* Describes NVFP4 matrices with factors, still as blocks, as codes and scales (nvfp4.h). Sorts the list. where:
- * the file, for messages. ERR_MEMORY; ERR_FORMAT: two tensors with one name. */
+/* Describes NVFP4 matrices with factors, which the list has as blocks, as codes and scales (nvfp4.h). Sorts
+ * the list. where: the file, for messages. ERR_MEMORY; ERR_FORMAT: two tensors with one name. */
 int gguf_tensors_split(struct tensor_list *l, const char *where, struct moeflux_err *e);
 
 #endif
