@@ -429,6 +429,7 @@ static int add_groups(void *ctx, const struct gguf_place *p, const uint8_t *bloc
         return isfinite(e8m0_to_float(*w->scales++)) ? 0 : fail_scale(w, p, NAN, e);
     }
     if (w->format == format_of(FORMAT_NVFP4_FACTOR)) {
+        assert(from == 0 && n == p->blocks->block);
         nvfp4_split(block, 0, NVFP4_BLOCK_BYTES, w->codes, w->scales);
         bool is_finite = format_scales_are_finite(w->format->scale, w->scales, NVFP4_BLOCK_SCALES);
         w->codes += NVFP4_BLOCK_CODES;
