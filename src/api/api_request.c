@@ -124,6 +124,7 @@ static void read_form(struct api_request *c, const json_t *in, struct refusal *r
     const json_t *options = fields_object(in, "stream_options", refusal);
     c->n = (uint32_t)fields_int(in, "n", 1, 1, API_REQUEST_MAX_CHOICES, refusal);
     c->stream = fields_bool(in, "stream", false, refusal);
+    c->priority = (int32_t)fields_int(in, "priority", 0, INT32_MIN, INT32_MAX, refusal);
     c->include_usage = options && fields_bool(options, "include_usage", false, refusal);
     if (options && !c->stream)
         refusal_field(refusal, "stream_options", "stream_options goes with stream only");
@@ -260,8 +261,10 @@ static int make_choice(struct api_request *c, const json_t *in, const json_t *sa
     json_decref(fields);
     if (!rc && !defaults->counts)
         rc = check_length(&a->request, g, refusal);
-    if (!rc && defaults->turns)
+    if (!rc && defaults->turns) {
         turn_stops_find(&a->request, g, &a->stops);
+        prefix_cut_at(&a->cuts, a->stops.n_shared, (uint32_t)a->request.tokens.n);
+    }
     return rc;
 }
 
