@@ -149,8 +149,10 @@ static bool pattern_of(const char *re, char out[PATTERN])
             out[n++] = *++re;
         } else if (*re == '$') {
             has_end = true;
+        } else if (*re == '.') {
+            out[n++] = '?';
         } else {
-            out[n++] = *re == '.' ? '?' : *re;
+            out[n++] = *re;
         }
     }
     if (!has_end)

@@ -86,13 +86,13 @@ static int look_up(const struct sketching *s, const char *base, struct quant_ent
 /* Looks up `base` in the groups of a published block. Kernels take rows of whole PRODUCT_COLS. */
 static uint32_t look_up_group(const struct sketching *s, const char *base, uint32_t cols)
 {
-    static const char STACK[] = ".mlp.switch_mlp.";
+    static const char EXPERTS[] = ".mlp.switch_mlp.";
     char name[NAME], own[2 * NAME];
-    const char *at = strstr(base, STACK);
+    const char *at = strstr(base, EXPERTS);
     bool stays = ends_with(base, "embed_tokens") || cols % PRODUCT_COLS != 0;
     if (at)
         snprintf(own, sizeof own, "%.*s.mlp.experts.0.%.32s", (int)size_min((size_t)(at - base), NAME), base,
-                 at + strlen(STACK));
+                 at + strlen(EXPERTS));
     else
         snprintf(own, sizeof own, "%s", base);
     spell(s->m->config.family, own, name);

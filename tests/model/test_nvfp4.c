@@ -380,6 +380,27 @@ static void configurations_of_other_algorithms_are_refused(void **state)
     tmp_tree_remove(tmp);
 }
 
+static void groups_of_8_bit_floats_are_read(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct publish_form form = {.dtype = "F32", .block = 1, .scales = PUBLISH_FOR_ALL, .modelopt_fp8 = true};
+    const char *all = publish(tmp, "all", "qwen3-odd/mlx", &form);
+    tmp_tree_replace(all, "config.json", "\"modelopt\"", "\"compressed-tensors\"");
+    tmp_tree_replace(all, "config.json", "\"quant_algo\": \"FP8\"", "\"format\": \"float-quantized\"");
+    struct model_dir m = model_dirs_open(all);
+    assert_int_equal(m.experts[0].formats.up, FORMAT_FP8);
+    model_dir_close(&m);
+    form.nvfp4 = PUBLISH_COMPRESSED;
+    const char *mixed = publish(tmp, "mixed", "qwen3-odd/mlx", &form);
+    tmp_tree_replace(mixed, "config.json", "\"tensor\"", "\"block\", \"block_structure\": [128, 64]");
+    m = model_dirs_open(mixed);
+    assert_true(m.fp8.rows == 128 && m.fp8.cols == 64);
+    assert_int_equal(m.experts[0].formats.up, FORMAT_NVFP4_FACTOR);
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
 static void put_codes_for_numbers(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
 {
     char shape[64];
@@ -450,6 +471,7 @@ int main(void)
         cmocka_unit_test(a_module_of_another_form_is_refused),
         cmocka_unit_test(a_scale_that_is_no_number_is_found_when_it_is_read),
         cmocka_unit_test(configurations_of_other_algorithms_are_refused),
+        cmocka_unit_test(groups_of_8_bit_floats_are_read),
         cmocka_unit_test(a_stack_of_bytes_is_refused),
         cmocka_unit_test(the_configuration_may_say_nothing),
     };
