@@ -29,6 +29,8 @@
  *   AFFINE      value = code * scale + bias
  *   E2M1, E4M3  value = code * scale, the code being a float of 4 or 8 bits: sign, exponent, mantissa
  *   PLAIN       the numbers themselves
+ * With scales of type E4M3_FACTOR, the scale is an E4M3 number times the matrix's factor, rounded to float32.
+ * The factor, one float32 of the whole matrix, takes the place of the biases.
  * Block formats (FORMAT_TABLE_BLOCKS) are not in this table.
  * A format's number is that of its kind. An affine format adds FORMAT_GROUP_x if its groups are not of 64
  * columns, and FORMAT_SCALE_x if its scales and biases are not bf16. src/base/format.h has C's view of a
@@ -51,7 +53,7 @@
     ROW(F16, 11, 16, 1, PLAIN, NONE, x)                                                                      \
     ROW(FP8, 12, 8, 128, E4M3, F32, x)                                                                       \
     ROW(FP8_32, 13, 8, 32, E4M3, F32, x)                                                                     \
-    ROW(NVFP4_F32, 14, 4, 16, E2M1, F32, x)
+    ROW(NVFP4_FACTOR, 14, 4, 16, E2M1, E4M3_FACTOR, x)
 /* Block formats, the types of ggml that GGUF files have: BLOCK_ROW(name, number, columns, bytes, x), of a
  * block. A row of a matrix is blocks, each with its codes, scales and offsets; there are no planes of scales
  * and biases. Their values are those of ggml's formulas in float32 (src/base/format_blocks.c). In C and GLSL
@@ -90,13 +92,14 @@
 #define SCHEME_E2M1        2
 #define SCHEME_E4M3        3
 #define SCHEME_BLOCK       4
-/* The type of scales and biases. E8M0: 2^(byte - 127). */
+/* The type of scales and biases. E8M0: 2^(byte - 127). E4M3_FACTOR: see above. */
 #define SCALE_NONE         0
 #define SCALE_BF16         1
 #define SCALE_F16          2
 #define SCALE_F32          3
 #define SCALE_E8M0         4
 #define SCALE_E4M3         5
+#define SCALE_E4M3_FACTOR  6
 #define FORMAT_KIND_MASK   15
 #define FORMAT_GROUP_SHIFT 4 /* two bits */
 #define FORMAT_GROUP_64    0x00

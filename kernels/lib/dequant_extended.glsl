@@ -15,6 +15,7 @@ const uint SCALE = FORMAT_WORD_SCALE(FORMATS);
 #endif
 #define IS_AFFINE  (SCHEME == SCHEME_AFFINE)
 #define HAS_SCALES (SCHEME != SCHEME_PLAIN)
+#define HAS_FACTOR (SCALE == SCALE_E4M3_FACTOR)
 
 #define BY_FORMAT(format, call)            \
     {                                      \
@@ -37,7 +38,7 @@ uint scale_word(uvec2 p, uint i)
     return Words(p).v[i << SCALE_SHIFT >> 2];
 }
 
-// Returns number i from its word.
+// Returns number i from its word, without a factor.
 float scale_in(uint word, uint i)
 {
     uint bits = word >> ((i << SCALE_SHIFT & 3u) << 3);
@@ -46,9 +47,15 @@ float scale_in(uint word, uint i)
         s = f16_value(bits & 0xffffu);
     else if (SCALE == SCALE_E8M0) // 2^(bits - 127)
         s = uintBitsToFloat(max((bits & 0xffu) << 23, 0x00400000u));
-    else if (SCALE == SCALE_E4M3)
+    else if (SCALE == SCALE_E4M3 || HAS_FACTOR)
         s = e4m3_value(bits & 0xffu);
     return s;
+}
+
+// Returns the number by which a matrix's scales are multiplied.
+float scale_factor(uvec2 biases)
+{
+    return HAS_FACTOR ? F32s(biases).v[0] : 1.0;
 }
 
 // Finds scale and bias of the group of column `col` in a row.
@@ -58,6 +65,8 @@ void load_group(const uint format, Matrix m, uint row, uint col, out float s, ou
     s = b = 0.0;
     if (HAS_SCALES)
         s = scale_in(scale_word(m.scales, at), at);
+    if (HAS_FACTOR)
+        s *= scale_factor(m.biases);
     if (IS_AFFINE)
         b = scale_in(scale_word(m.biases, at), at);
 }

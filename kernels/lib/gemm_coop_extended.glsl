@@ -26,6 +26,8 @@ void fetch_rows(const uint format, uint from, bool is_first)
             if (HAS_SCALES)
                 [[unroll]] for (uint k = 0; k < RUN_GROUPS; k++)
                     next_scales[MAX_RUN_GROUPS * run + k] = scale_word(matrix_of[i].scales, group + k);
+            if (HAS_FACTOR)
+                next_biases[run] = Words(matrix_of[i].biases).v[0];
             if (IS_AFFINE)
                 next_biases[run] = scale_word(matrix_of[i].biases, group);
         }
@@ -45,6 +47,8 @@ void keep_rows(const uint format, uint from)
                 uint k = RUN_GROUPS == 2 ? j / 2 : 0;
                 if (HAS_SCALES)
                     s = scale_in(next_scales[MAX_RUN_GROUPS * run + k], group + k);
+                if (HAS_FACTOR)
+                    s *= uintBitsToFloat(next_biases[run]);
                 ws[tile_row * STRIDE + 8 * g + 4 * (gl_LocalInvocationID.x & 1u) + j] =
                     halves_of(format, next_run[run], j, s, b);
             }

@@ -16,7 +16,7 @@ const uint PIECE_WORDS = PIECE_COLS * BITS / 32;
 const uint MAX_WORDS = 6;
 
 // A piece of each row as it lies in memory, with its group's scale and bias or the words that contain them.
-// The second of two groups with float32 scales has its own in `biases`.
+// The factor of scales that have one is in `biases`.
 struct Step {
     uint q[MAX_ROWS * MAX_WORDS + 1];
     uint scales[MAX_ROWS], biases[MAX_ROWS];
@@ -75,8 +75,8 @@ void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales
         s.scales[r] = scale_at(scales, group);
     if (IS_AFFINE)
         s.biases[r] = scale_at(biases, group);
-    else if (HAS_TWO_GROUPS && SCALE == SCALE_F32)
-        s.biases[r] = scale_at(scales, group + 1);
+    else if (HAS_FACTOR)
+        s.biases[r] = Words(biases).v[0];
 }
 
 // Loads piece i of row r's matrix; the row starts at element `row_at`.

@@ -155,6 +155,16 @@ void load_step(out Step s, const uint format, Matrix m[MATRICES], uint row, uint
 }
 
 #ifdef DENORM
+// Returns what load_at counts biases from: their address, or that of the matrix's factor.
+uvec2 bias_address(const uint format, uvec2 biases, uint group)
+{
+#ifdef EXTENDED
+    if (HAS_FACTOR && format == FORMAT_NONE)
+        return biases;
+#endif
+    return group_address(format, biases, group);
+}
+
 // Does load_step for piece `first` + step * piece_step(), with IS_WHOLE. All loads of a matrix are at
 // constant distances from one address for the weights and one each for scales and biases. With an address for
 // each load, addresses would be a tenth of all instructions.
@@ -167,7 +177,7 @@ void load_held(out Step s, const uint format, Matrix m[MATRICES], uint row, uint
         uint start = block_start(row, m[k].rows), group = start * row_groups + (first * cols >> shift);
         uvec2 weight = piece_address(format, m[k].weight, start * row_pieces + first);
         uvec2 scales = group_address(format, m[k].scales, group),
-              biases = group_address(format, m[k].biases, group);
+              biases = bias_address(format, m[k].biases, group);
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             load_at(s, k * ROWS + r, format, weight, scales, biases, r * row_pieces + step * piece_step(),
                     r * row_groups + (step * piece_step() * cols >> shift));

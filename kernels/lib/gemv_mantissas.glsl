@@ -85,6 +85,8 @@ void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
     float factor = float(FACTOR);
     [[unroll]] for (uint r = 0; r < n_rows; r++) {
         float scale = HAS_SCALES ? scale_in(s.scales[r], s.places >> 2 * r & 3u) : 1.0, middle = 0.0;
+        if (HAS_FACTOR)
+            scale *= uintBitsToFloat(s.biases[r]);
         if (IS_AFFINE) // the weight for v = 1.5
             middle = scale_in(s.biases[r], s.places >> 2 * r & 3u) + scale * (0.5 * factor);
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {

@@ -150,11 +150,10 @@ void add_columns(inout Parts p, Step s, uint at, uint k)
 // Returns row r's scale twice, or its two scales.
 vec2 scales_of(Step s, uint r)
 {
-    if (HAS_TWO_GROUPS && SCALE == SCALE_F32)
-        return uintBitsToFloat(uvec2(s.scales[r], s.biases[r]));
     if (HAS_TWO_GROUPS) {
         uint both = s.scales[r];
-        return codes_of(two_e4m3((both | both << 8) & 0x00ff00ffu, 0)) * 256.0;
+        vec2 scales = codes_of(two_e4m3((both | both << 8) & 0x00ff00ffu, 0)) * 256.0;
+        return HAS_FACTOR ? scales * uintBitsToFloat(s.biases[r]) : scales;
     }
     return vec2(HAS_SCALES ? scale_in(s.scales[r], SCALE_SHIFT == 1 ? 0 : s.places >> 2 * r & 3u) : 1.0);
 }

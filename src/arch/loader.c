@@ -117,8 +117,8 @@ static bool can_stay(const struct loader *l, const struct tensor *t)
 {
     const struct open_file *f = &l->dir->files[t->file];
     struct mapped *m = l->maps ? &l->maps[t->file] : NULL;
-    if (!m || t->bytes == 0 || t->pieces.n_runs || t->factor.is_there || t->off % IN_PLACE_ALIGN ||
-        t->off + t->bytes + IN_PLACE_TAIL > size_round_up(f->bytes, PAGE))
+    if (!m || t->bytes == 0 || t->pieces.n_runs || t->factor.is_there || t->of_blocks ||
+        t->off % IN_PLACE_ALIGN || t->off + t->bytes + IN_PLACE_TAIL > size_round_up(f->bytes, PAGE))
         return false;
     return m->at || mapped_open(m, f->fd, f->path, f->bytes, NULL) == 0;
 }

@@ -8,12 +8,13 @@
 #include "base/format_blocks.h"
 #include "base/mem.h"
 
-#define BYTES_NONE 0
-#define BYTES_BF16 2
-#define BYTES_F16  2
-#define BYTES_F32  4
-#define BYTES_E8M0 1
-#define BYTES_E4M3 1
+#define BYTES_NONE        0
+#define BYTES_BF16        2
+#define BYTES_F16         2
+#define BYTES_F32         4
+#define BYTES_E8M0        1
+#define BYTES_E4M3        1
+#define BYTES_E4M3_FACTOR 1
 /* F32 in a row of the table expands to the type's name (args.h). */
 #define BYTES_float BYTES_F32
 #define SCALE_float SCALE_F32
@@ -25,7 +26,8 @@
                 .scheme = SCHEME_##row_scheme,                                                               \
                 .scale = SCALE_##row_scale,                                                                  \
                 .scale_bytes = BYTES_##row_scale,                                                            \
-                .has_bias = SCHEME_##row_scheme == SCHEME_AFFINE}
+                .has_bias = SCHEME_##row_scheme == SCHEME_AFFINE,                                            \
+                .has_factor = SCALE_##row_scale == SCALE_E4M3_FACTOR}
 #define ALL_SCALES(name, number, bits, group)                                                                \
     ONE(name, (number) + FORMAT_SCALE_BF16, bits, group, AFFINE, BF16),                                      \
         ONE(name " f16", (number) + FORMAT_SCALE_F16, bits, group, AFFINE, F16),                             \
@@ -211,9 +213,14 @@ uint64_t format_scale_bytes(const struct format *f, uint64_t n)
     return n / f->group * f->scale_bytes;
 }
 
+uint64_t format_bias_bytes(const struct format *f, uint64_t n)
+{
+    return f->has_factor ? FORMAT_FACTOR_BYTES : f->has_bias ? format_scale_bytes(f, n) : 0;
+}
+
 uint64_t format_all_bytes(const struct format *f, uint64_t n)
 {
-    return format_code_bytes(f, n) + (1u + f->has_bias) * format_scale_bytes(f, n);
+    return format_code_bytes(f, n) + format_scale_bytes(f, n) + format_bias_bytes(f, n);
 }
 
 static uint16_t short_at(const void *p, uint64_t i)
@@ -243,6 +250,7 @@ float format_scale(uint32_t scale, const void *scales, uint64_t i)
     case SCALE_E8M0:
         return e8m0_to_float(bytes[i]);
     case SCALE_E4M3:
+    case SCALE_E4M3_FACTOR:
         return e4m3_to_float(bytes[i]);
     default:
         return 1;
@@ -258,7 +266,8 @@ bool format_scales_are_finite(uint32_t scale, const void *scales, uint64_t n)
         return f16_all_finite(scales, n / 2);
     if (scale == SCALE_F32)
         return float_all_finite(scales, n / 4);
-    uint8_t mask = scale == SCALE_E4M3 ? 0x7f : 0xff; /* all of these bits set: NaN */
+    uint8_t mask =
+        scale == SCALE_E4M3 || scale == SCALE_E4M3_FACTOR ? 0x7f : 0xff; /* all of these bits set: NaN */
     bool bad = false;
     for (uint64_t i = 0; i < n; i++)
         bad |= (bytes[i] & mask) == mask;
@@ -312,13 +321,14 @@ void format_decode(const struct format *f, const void *weight, const void *scale
         return;
     }
     uint64_t some;
+    float factor = f->has_factor ? float_at(biases, 0) : 1;
     for (uint64_t i = 0; i < n; i += some) {
         uint64_t at = first + i, group = at / f->group;
         some = size_min(n - i, (group + 1) * f->group - at);
         if (f->scheme == SCHEME_BLOCK)
             decode_block(f, weight, at, some, out + i);
         else
-            decode_group(f, weight, at, some, format_scale(f->scale, scales, group),
+            decode_group(f, weight, at, some, format_scale(f->scale, scales, group) * factor,
                          f->has_bias ? format_scale(f->scale, biases, group) : 0, out + i);
     }
 }

@@ -17,6 +17,7 @@ struct format {
     uint32_t scale_bytes; /* bytes of one scale or one bias; 0: plain and block formats */
     uint32_t block_bytes; /* bytes of a block; 0: no block format */
     bool has_bias;        /* there are biases next to the codes and scales */
+    bool has_factor;      /* there is one float32 for the matrix, by which its scales are multiplied */
 };
 
 /* Returns the format with this number (< FORMAT_END). Its `bits` are 0 if there is none. */
@@ -60,15 +61,19 @@ bool format_takes_cols(const struct format *f, uint64_t cols);
  * a matrix. */
 uint64_t format_code_bytes(const struct format *f, uint64_t n);
 uint64_t format_scale_bytes(const struct format *f, uint64_t n);
-/* Returns the bytes of the codes with their scales and biases. */
+/* Returns the bytes of n biases. A factor has FORMAT_FACTOR_BYTES whatever n is: a float32, then zeros, so
+ * that what follows is aligned. */
+enum { FORMAT_FACTOR_BYTES = 16 };
+uint64_t format_bias_bytes(const struct format *f, uint64_t n);
+/* Returns the bytes of the codes with their scales and biases, or a matrix's with its factor. */
 uint64_t format_all_bytes(const struct format *f, uint64_t n);
 
 /* Decodes n numbers of a matrix from number `first` on. Rounds to float32 as mlx and ggml do: code * scale,
- * then + bias. scales, biases: of the whole matrix; not used if the format has none. Pointers may have any
- * alignment. */
+ * then + bias. scales, biases: of the whole matrix; not used if the format has none. A format with a factor
+ * has it in `biases`; scale * factor is rounded first. Pointers may have any alignment. */
 void format_decode(const struct format *f, const void *weight, const void *scales, const void *biases,
                    uint64_t first, uint64_t n, float *out);
-/* Returns the i-th scale or bias, widened from the type `scale` (SCALE_*). */
+/* Returns the i-th scale or bias, widened from the type `scale` (SCALE_*), without a factor. */
 float format_scale(uint32_t scale, const void *scales, uint64_t i);
 /* Returns whether n bytes of scales or biases of this type, whole ones at any alignment, are finite. */
 bool format_scales_are_finite(uint32_t scale, const void *scales, uint64_t n);

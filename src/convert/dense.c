@@ -137,6 +137,11 @@ static int quantise(const struct dense *d, const struct block *b, struct convert
         rc = put(d, &it->out[0], format_code_bytes(f, b->first), to.codes, code_bytes, written, e);
     if (rc == 0)
         rc = put(d, &it->out[1], scales_at, to.scales, scale_bytes, written, e);
+    /* A conversion makes no factors; a GGUF file has some. */
+    if (rc == 0 && f->has_factor && b->first == 0) {
+        const float factor = gguf_source_factor(&d->plan->gguf, it->src, 0);
+        rc = put(d, &it->out[2], 0, &factor, sizeof factor, written, e);
+    }
     return rc < 0 || !f->has_bias ? rc : put(d, &it->out[2], scales_at, to.biases, scale_bytes, written, e);
 }
 
@@ -188,13 +193,14 @@ static int read_quantised(const struct dense *d, const struct block *b, struct c
     const struct convert_item *it = b->item;
     const struct format *f = format_of(it->src->format);
     uint64_t at = format_scale_bytes(f, b->first), bytes = format_scale_bytes(f, b->n);
+    uint64_t bias_at = f->has_factor ? 0 : at, bias_bytes = f->has_factor ? sizeof(float) : bytes;
     uint8_t *codes = s.out + (size_t)2 * CONVERT_BLOCK, *scales = codes + format_code_bytes(f, b->n),
             *biases = scales + bytes, *to = codes;
     int rc = read_part(d, it->src, format_code_bytes(f, b->first), format_code_bytes(f, b->n), &to, e);
     if (rc == 0)
         rc = read_part(d, it->scales, at, bytes, &to, e);
     if (rc == 0 && it->biases)
-        rc = read_part(d, it->biases, at, bytes, &to, e);
+        rc = read_part(d, it->biases, bias_at, bias_bytes, &to, e);
     if (rc == 0)
         format_decode(f, codes, scales, biases, 0, b->n, (float *)(void *)s.in);
     return rc;
@@ -203,8 +209,11 @@ static int read_quantised(const struct dense *d, const struct block *b, struct c
 static uint64_t source_bytes(const struct dense *d, const struct block *b)
 {
     const struct convert_item *it = b->item;
-    return it->scales ? format_all_bytes(format_of(it->src->format), b->n)
-                      : convert_plan_bytes(d->plan, it->src, b->n);
+    if (!it->scales)
+        return convert_plan_bytes(d->plan, it->src, b->n);
+    const struct format *f = format_of(it->src->format);
+    uint64_t bias_bytes = f->has_factor ? 0 : format_bias_bytes(f, b->n); /* a factor is no part of a block */
+    return format_code_bytes(f, b->n) + format_scale_bytes(f, b->n) + bias_bytes;
 }
 
 static int read_block(const struct dense *d, const struct block *b, struct convert_scratch s,

@@ -66,6 +66,11 @@ static int repack_matrix(const struct convert_plan *p, const struct convert_run 
         gguf_source_codes(&p->gguf, run->t, run->first, run->n, to->format, &codes, sum ? &own : NULL, e);
     if (sum)
         convert_error_add(sum, &own);
+    if (rc == 0 && format_of(to->format)->has_factor) {
+        const float factor = gguf_source_factor(&p->gguf, run->t, run->first);
+        memset(slot + to->b, 0, FORMAT_FACTOR_BYTES);
+        memcpy(slot + to->b, &factor, sizeof factor);
+    }
     return rc < 0 ? rc : convert_plan_check_error(p, run->t, to->format, &own, e);
 }
 
@@ -133,8 +138,7 @@ static bool change_matrix(const struct convert_plan *p, uint64_t n, const uint8_
     if (from->format == to->format) {
         memcpy(slot + to->w, source + from->w, format_code_bytes(f, n));
         memcpy(slot + to->s, source + from->s, format_scale_bytes(f, n));
-        if (f->has_bias)
-            memcpy(slot + to->b, source + from->b, format_scale_bytes(f, n));
+        memcpy(slot + to->b, source + from->b, format_bias_bytes(f, n));
         return true;
     }
     for (uint64_t at = 0; at < n && ok; at += CONVERT_BLOCK) {

@@ -111,7 +111,9 @@ static json_t *format_json(uint32_t format)
         return object;
     }
     add_codes(object, mode, f->bits, f->group);
-    if ((mode == QUANT_AFFINE && f->scale != SCALE_BF16) || format == FORMAT_NVFP4_F32)
+    if (f->has_factor)
+        json_object_set_new(object, QUANT_FACTOR_KEY, json_true());
+    if (mode == QUANT_AFFINE && f->scale != SCALE_BF16)
         json_object_set_new(object, "scales", json_string(tensor_dtype_name(tensor_scale_dtype(f))));
     return object;
 }
@@ -208,7 +210,7 @@ static bool add_component(json_t *list, const char *proj, const char *part, uint
                      rows * cols * tensor_dtype_bytes(dtype));
 }
 
-/* Lists the parts of an expert, which are contiguous except for the alignment of blocks. */
+/* Lists the parts of an expert, which are contiguous except for the alignment of blocks and after factors. */
 static json_t *components(const struct convert_plan *p, const struct expert_layout *l, bool *ok)
 {
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
@@ -228,7 +230,8 @@ static json_t *components(const struct convert_plan *p, const struct expert_layo
         }
         *ok = *ok && add_component(parts, names[i], "weight", &at, rows, cols * f->bits / 32, DTYPE_U32) &&
               add_component(parts, names[i], "scales", &at, rows, cols / f->group, dtype) &&
-              (!f->has_bias || add_component(parts, names[i], "biases", &at, rows, cols / f->group, dtype));
+              (!f->has_bias || add_component(parts, names[i], "biases", &at, rows, cols / f->group, dtype)) &&
+              (!f->has_factor || add_component(parts, names[i], "global_scale", &at, 1, 1, DTYPE_F32));
     }
     return parts;
 }

@@ -120,7 +120,7 @@ static bool has_nvfp4(const struct model_dir *m)
 /* Opens such a source anew as a quantised one: what has codes keeps them, and what has none stays plain. */
 static int open_nvfp4(struct convert_plan *p, const char *src, struct moeflux_err *e)
 {
-    const struct format *f = format_of(FORMAT_NVFP4_F32);
+    const struct format *f = format_of(FORMAT_NVFP4_FACTOR);
     model_dir_close(&p->src);
     p->quantised = true;
     p->expert_format = FORMAT_NONE;
@@ -210,6 +210,23 @@ static int add_simple(struct convert_plan *p, enum convert_step step, const stru
     return it ? add_output(p, it, src->name, dtype, tensor_cols(src), e) : ERR_MEMORY;
 }
 
+/* Adds the factor of a matrix: one float32. */
+static int add_factor(struct convert_plan *p, struct convert_item *it, struct moeflux_err *e)
+{
+    uint64_t at = p->weights_bytes;
+    char *name = names_replace_end(it->src->name, strlen("weight"), "global_scale", e);
+    int rc = name ? add_output(p, it, name, DTYPE_F32, 1, e) : ERR_MEMORY;
+    free(name);
+    if (rc < 0)
+        return rc;
+    struct tensor *t = &it->out[it->n_out - 1];
+    t->n_dims = 1;
+    t->shape[0] = 1;
+    t->bytes = sizeof(float);
+    p->weights_bytes = size_round_up(at, MANIFEST_ALIGN) + t->bytes;
+    return 0;
+}
+
 /* Adds a matrix with step CONVERT_QUANTISE or CONVERT_REPACK. */
 static int add_quantised(struct convert_plan *p, enum convert_step step, const struct matrix *w,
                          uint32_t format, struct moeflux_err *e)
@@ -227,6 +244,8 @@ static int add_quantised(struct convert_plan *p, enum convert_step step, const s
         rc = name ? add_output(p, it, name, i ? tensor_scale_dtype(f) : DTYPE_U32, cols[i], e) : ERR_MEMORY;
         free(name);
     }
+    if (rc == 0 && f->has_factor)
+        rc = add_factor(p, it, e);
     it->out[0].bits = f->bits;
     it->out[0].group = f->group;
     it->out[0].mode = quant_config_format_mode(format);
@@ -236,7 +255,8 @@ static int add_quantised(struct convert_plan *p, enum convert_step step, const s
         it->scales = w->scales;
         it->biases = w->biases;
         it->n = (uint64_t)w->rows * w->cols;
-        p->dense_source_bytes += w->scales->bytes + (w->biases ? w->biases->bytes : 0);
+        bool has_biases = w->biases && format_of(src->format)->has_bias;
+        p->dense_source_bytes += w->scales->bytes + (has_biases ? w->biases->bytes : 0);
     }
     return rc;
 }

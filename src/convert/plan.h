@@ -30,7 +30,7 @@ struct convert_item {
     uint64_t n;              /* number of weights in src */
     uint32_t format;         /* CONVERT_QUANTISE, CONVERT_REPACK, CONVERT_BLOCKS: the new FORMAT_* */
     enum convert_class kind; /* CONVERT_QUANTISE only */
-    uint32_t n_out;          /* quantised: weight, scales and, if the format has them, biases; else 1 */
+    uint32_t n_out;          /* quantised: weight, scales, and biases or a factor if there are any; else 1 */
     struct tensor out[3];    /* the tensors in model_weights.bin */
 };
 

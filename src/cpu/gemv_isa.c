@@ -61,10 +61,11 @@ VEC_INLINE struct pair load_steps(const float *steps, uint32_t parts)
     return parts == 1 ? pair_load(steps) : pair_each(steps, parts == 2 ? 4 : 2);
 }
 
-/* Computes scale * step for the parts of blocks from .. end - 1. scales: the row's. Past the last steps other
- * numbers of the vector are read; their results are not used. */
-VEC_INLINE void multiply_steps(const uint8_t *scales, struct form f, uint32_t from, uint32_t end,
-                               const struct cpu_vector *x, int n, float factors[][BLOCKS * MOST_PARTS])
+/* Computes scale * step for the parts of blocks from .. end - 1. scales: the row's; factor: theirs, or 1.
+ * Past the last steps other numbers of the vector are read; their results are not used. */
+VEC_INLINE void multiply_steps(const uint8_t *scales, float factor, struct form f, uint32_t from,
+                               uint32_t end, const struct cpu_vector *x, int n,
+                               float factors[][BLOCKS * MOST_PARTS])
 {
     uint32_t per = f.group > CPU_BLOCK ? f.group / CPU_BLOCK : 1, parts = f.parts;
     uint32_t last = end * parts / per;
@@ -77,6 +78,8 @@ VEC_INLINE void multiply_steps(const uint8_t *scales, struct form f, uint32_t fr
         } else {
             s = load_scales(scales, f.scale, from * parts + k, last);
         }
+        if (f.scale == SCALE_E4M3_FACTOR)
+            s = pair_mul(s, pair_set1(factor));
         if (codes_are_e2m1(f.kind))
             s = pair_mul(s, pair_set1(0.5f));
         for (int i = 0; i < n; i++)
@@ -92,6 +95,7 @@ VEC_INLINE void affine_row(const struct cpu_gemv_call *call, uint32_t row, const
     uint32_t blocks = w->cols / CPU_BLOCK, groups = w->cols / f.group;
     uint64_t bytes = codes_bytes(f.kind), first_scale = (uint64_t)row * groups * scales_bytes(f.scale);
     const uint8_t *codes = (const uint8_t *)w->weight + row * (blocks * bytes);
+    float factor = f.scale == SCALE_E4M3_FACTOR ? scales_one(w->biases, SCALE_F32, 0) : 1;
     struct pair acc[BATCH];
     for (int i = 0; i < n; i++)
         acc[i] = codes_are_e2m1(f.kind) ? pair_set1(0)
@@ -101,7 +105,7 @@ VEC_INLINE void affine_row(const struct cpu_gemv_call *call, uint32_t row, const
         float factors[BATCH][BLOCKS * MOST_PARTS];
         uint32_t end = blocks - from < BLOCKS ? blocks : from + BLOCKS;
         size_t b = from, whole = from + (end - from) / 2 * 2;
-        multiply_steps((const uint8_t *)w->scales + first_scale, f, from, end, x, n, factors);
+        multiply_steps((const uint8_t *)w->scales + first_scale, factor, f, from, end, x, n, factors);
         for (; b < whole; b += 2, codes += 2 * bytes) {
             __builtin_prefetch(codes + AHEAD);
             if (codes_bits(f.kind) > 4)
@@ -344,7 +348,7 @@ AFFINE(Q5)
 AFFINE(Q6)
 E2M1(MXFP4, 32, 2, SCALE_E8M0)
 E2M1(NVFP4, 16, 4, SCALE_E4M3)
-E2M1(NVFP4_F32, 16, 4, SCALE_F32)
+E2M1(NVFP4_FACTOR, 16, 4, SCALE_E4M3_FACTOR)
 
 void VEC_NAME(gemv)(const struct cpu_gemv_call *call)
 {
@@ -356,7 +360,7 @@ void VEC_NAME(gemv)(const struct cpu_gemv_call *call)
                                     THREE(Q6),
                                     [FORMAT_MXFP4] = {NULL, NULL, BODY(parts, MXFP4)},
                                     [FORMAT_NVFP4] = {NULL, NULL, BODY(parts, NVFP4)},
-                                    [FORMAT_NVFP4_F32] = {NULL, NULL, BODY(parts, NVFP4_F32)},
+                                    [FORMAT_NVFP4_FACTOR] = {NULL, NULL, BODY(parts, NVFP4_FACTOR)},
                                     [FORMAT_MXFP8] = {NULL, NULL, rows_of_mxfp8},
                                     [FORMAT_FP8] = {NULL, rows_of_fp8, NULL},
                                     [FORMAT_FP8_32] = {NULL, NULL, rows_of_fp8_32},

@@ -367,6 +367,7 @@ VEC_INLINE struct pair pair_load_scales(const uint8_t *p, uint32_t scale)
     case SCALE_F16:
         return pair_load_f16(p);
     case SCALE_E4M3:
+    case SCALE_E4M3_FACTOR:
         return pair_load_e4m3(p);
     default:
         return pair_of(scales_eight(p, scale),

@@ -17,7 +17,7 @@
  * tree of vec_sum. A group of 32 takes the tree's part for its lanes, (0 + 2) + (1 + 3); one of 128 is the
  * sum of its two blocks. Missing members of a pair of blocks or of 8 groups count as zeros. y =
  * vec_sum(acc[0] + acc[1]).
- * E2M1 codes (MXFP4, NVFP4, NVFP4_F32) count as twice their value, whole numbers from -12 to 12, and their
+ * E2M1 codes (MXFP4, NVFP4, NVFP4_FACTOR) count as twice their value, whole numbers from -12 to 12, and their
  * scales as half of them. They have no biases, so acc[0] begins at 0.
  * The error is that of float32: largest / rms of the outputs about 2e-6.
  * Block formats: codes are signed, and lane l sums over 8 columns from cpu_block_lane(l) on, so that lanes 0,
@@ -64,7 +64,8 @@ static inline uint32_t cpu_block_lane(uint32_t l)
 struct cpu_matrix {
     /* codes [rows][cols * bits / 8 bytes], or numbers [rows][cols], or blocks [rows][cols / group] */
     const void *weight;
-    const void *scales, *biases; /* [rows][cols / group], if the format has them */
+    /* [rows][cols / group], if the format has them; its factor, if it has one, is in biases */
+    const void *scales, *biases;
     uint32_t rows, cols, format;
 };
 

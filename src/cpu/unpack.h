@@ -24,7 +24,7 @@ enum { CODES_SHIFT = 12 };
 
 VEC_INLINE bool codes_are_e2m1(int kind)
 {
-    return kind == FORMAT_MXFP4 || kind == FORMAT_NVFP4 || kind == FORMAT_NVFP4_F32;
+    return kind == FORMAT_MXFP4 || kind == FORMAT_NVFP4 || kind == FORMAT_NVFP4_FACTOR;
 }
 
 /* Returns the bits of a code in memory. */

@@ -10,10 +10,11 @@ VEC_INLINE void widen_codes(const uint8_t *codes, int kind, const struct format 
 {
     uint8_t bytes[CPU_BLOCK];
     uint32_t part = f->group < CPU_BLOCK ? f->group : CPU_BLOCK;
+    float factor = kind == FORMAT_NVFP4_FACTOR ? scales_one(w->biases, SCALE_F32, 0) : 1;
     codes_store(codes_load_last(codes, kind), bytes);
     for (uint32_t first = 0; first < CPU_BLOCK; first += part, group++) {
         bool is_e2m1 = codes_are_e2m1(kind);
-        float scale = scales_one(w->scales, f->scale, group) * (is_e2m1 ? 0.5f : 1);
+        float scale = scales_one(w->scales, f->scale, group) * factor * (is_e2m1 ? 0.5f : 1);
         struct pair bias = pair_set1(is_e2m1 ? 0 : scales_one(w->biases, f->scale, group));
         for (uint32_t c = first; c < first + part; c += PAIR_LANES) {
             struct ipair code = ipair_load_bytes(bytes + c);
@@ -83,7 +84,7 @@ void VEC_NAME(widen)(const struct cpu_matrix *w, uint32_t row, uint32_t col, uin
         BLOCKS(FORMAT_Q8)
         BLOCKS(FORMAT_MXFP4)
         BLOCKS(FORMAT_NVFP4)
-        BLOCKS(FORMAT_NVFP4_F32)
+        BLOCKS(FORMAT_NVFP4_FACTOR)
 #undef BLOCKS
     case FORMAT_MXFP8:
     case FORMAT_FP8:

@@ -16,6 +16,7 @@
 #include "model/fp8.h"
 #include "model/family.h"
 #include "model/model_dir.h"
+#include "model/names.h"
 
 /* Counts the parameters of the dense tensors, without scales and biases of quantised ones. */
 static uint64_t params_of(const struct model_dir *d, bool is_table)
@@ -26,7 +27,7 @@ static uint64_t params_of(const struct model_dir *d, bool is_table)
         if (table_has(t->name) != is_table)
             continue;
         if (expert_tensors_has(t->name) || str_ends_with(t->name, ".scales") ||
-            str_ends_with(t->name, ".biases") || fp8_is_scales(t))
+            str_ends_with(t->name, ".biases") || str_ends_with(t->name, ".global_scale") || fp8_is_scales(t))
             continue;
         if (t->dtype == DTYPE_BLOCKS) {
             const struct format *f = format_of(t->format);
@@ -44,10 +45,10 @@ static uint64_t params_of(const struct model_dir *d, bool is_table)
 
 static uint64_t embedding_bytes(const struct model_dir *d)
 {
-    static const char *const parts[] = {"weight", "scales", "biases"};
+    static const char *const parts[] = {"weight", "scales", "biases", "global_scale"};
     uint64_t bytes = 0;
-    for (int i = 0; i < 3; i++) {
-        char name[40];
+    for (int i = 0; i < 4; i++) {
+        char name[48];
         snprintf(name, sizeof name, "model.embed_tokens.%s", parts[i]);
         const struct tensor *t = model_dir_find(d, name);
         bytes += t ? t->bytes : 0;

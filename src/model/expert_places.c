@@ -14,6 +14,8 @@
 #include "model/extent_rule.h"
 #include "model/fp8.h"
 #include "model/model_dir_find.h"
+#include "model/model_dir_read.h"
+#include "model/nvfp4.h"
 #include "model/tensor.h"
 
 /* Kernels read blocks by words of up to 16 bytes. */
@@ -27,7 +29,7 @@ static void place_projection(uint32_t format, uint64_t n, uint64_t *w, uint64_t 
     *w = f->scheme == SCHEME_BLOCK ? size_round_up(*end, BLOCKS_ALIGN) : *end;
     *s = *w + format_code_bytes(f, n);
     *b = *s + format_scale_bytes(f, n);
-    *end = *w + format_all_bytes(f, n);
+    *end = *b + format_bias_bytes(f, n);
 }
 
 struct expert_layout expert_places_layout(const struct config *c, const struct expert_formats *f)
@@ -218,10 +220,50 @@ static int find_part(const struct model_dir *m, uint32_t layer, uint32_t expert,
     return 0;
 }
 
+/* Returns the bytes of an expert's part in its file. NVFP4 blocks come with their scales. */
+static uint64_t bytes_in_file(const struct expert_tensor *x)
+{
+    uint64_t bytes = x->t->bytes / x->of;
+    return x->t->of_blocks == TENSOR_BLOCK_CODES ? bytes / NVFP4_BLOCK_CODES * NVFP4_BLOCK_BYTES : bytes;
+}
+
 /* Returns where the part begins in its file. */
 static struct expert_spot spot_of(const struct expert_tensor *x)
 {
-    return (struct expert_spot){x->t->file, x->t->off + x->at * (x->t->bytes / x->of), x->t->factor};
+    return (struct expert_spot){x->t->file, x->t->off + x->at * bytes_in_file(x), {0}};
+}
+
+/* Reads the factors of a stack's experts. */
+static int read_factors(const struct model_dir *m, const struct tensor *t, struct expert_spot *spots,
+                        struct moeflux_err *e)
+{
+    uint32_t n = m->config.n_experts;
+    float *values = mem_new(n, sizeof *values, e);
+    int rc = values ? model_dir_read(m, t, 0, n * sizeof *values, values, e) : ERR_MEMORY;
+    for (uint32_t i = 0; i < n && rc == 0; i++) {
+        spots[i].factor = (struct tensor_factor){true, values[i]};
+        rc = nvfp4_check_factor(t, values[i], file_of(m, t), e);
+    }
+    free(values);
+    return rc;
+}
+
+/* Finds the factors of the experts' matrices. */
+static int find_factors(const struct model_dir *m, uint32_t layer, const struct projection *p,
+                        struct expert_spot *spots, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; i < m->config.n_experts && rc == 0; i++) {
+        struct expert_tensor x;
+        rc = expert_tensors_find(m, layer, i, p->proj, &x, e);
+        if (rc < 0)
+            return rc;
+        const struct tensor *t = expert_tensors_part(m, x.t, "global_scale"); /* was checked with the codes */
+        if (x.of > 1)
+            return read_factors(m, t, spots, e);
+        spots[i].factor = t->factor;
+    }
+    return rc;
 }
 
 /* Returns whether the experts' scales are those of packed.h, whose biases follow from them. */
@@ -239,7 +281,13 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
     uint32_t rows = p->proj == EXPERT_DOWN ? m->config.hidden : m->config.moe_inner,
              cols = p->proj == EXPERT_DOWN ? m->config.moe_inner : m->config.hidden;
     uint64_t bytes = t->bytes / m->config.n_experts;
-    if (t->pieces.n_runs)
+    if (t->of_blocks)
+        *out = (struct extent_rule){.change = EXTENT_NVFP4,
+                                    .at = p->at[0],
+                                    .end = p->at[2] + FORMAT_FACTOR_BYTES,
+                                    .second_at = p->at[2],
+                                    .scales_at = p->at[1]};
+    else if (t->pieces.n_runs)
         *out = (struct extent_rule){.change = EXTENT_ROWS,
                                     .at = p->at[part],
                                     .end = ups[part] + bytes,
@@ -249,9 +297,11 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
     else if (part == 1 && is_fp8(p->format)) {
         const struct fp8_blocks of = fp8_blocks_of(m, rows, cols, t);
         *out = extent_rule_blocks(&of, t, rows, cols, format_of(p->format)->group, p->at[part]);
-    } else if (t->factor.is_there)
-        *out =
-            (struct extent_rule){.change = EXTENT_FACTOR, .at = p->at[part], .end = p->at[part] + t->bytes};
+    } else if (part == 1 && format_of(p->format)->has_factor)
+        *out = (struct extent_rule){.change = EXTENT_FACTOR,
+                                    .at = p->at[1],
+                                    .end = p->at[2] + FORMAT_FACTOR_BYTES,
+                                    .second_at = p->at[2]};
     else if (part == 1 && is_centred(m, t))
         *out = (struct extent_rule){.change = EXTENT_CENTRED,
                                     .at = p->at[1],
@@ -262,12 +312,13 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
 }
 
 /* Returns whether the run of another part fills this one too: interleaved up rows come with gate's, the
- * biases of packed.h with their scales. */
+ * biases of packed.h with their scales, the scales of NVFP4 blocks with their codes. */
 static bool comes_along(const struct projection *p, uint32_t part, const struct tensor *t)
 {
     const struct expert_place *place = p->place;
     bool is_up = p->proj == EXPERT_UP && t->pieces.n_runs;
-    return is_up || (part == 2 && place->rules[place->n_runs - 1].change == EXTENT_CENTRED);
+    return is_up || t->of_blocks == TENSOR_BLOCK_SCALES ||
+           (part == 2 && place->rules[place->n_runs - 1].change == EXTENT_CENTRED);
 }
 
 /* Checks that a part is stored as the first expert's, whose length and rule are used for all. */
@@ -301,7 +352,7 @@ static int find_spots(struct model_dir *m, uint32_t layer, const struct projecti
         if (rc == 0)
             spots[i] = spot_of(&x);
     }
-    return rc;
+    return rc < 0 || !format_of(p->format)->has_factor ? rc : find_factors(m, layer, p, spots, e);
 }
 
 /* Appends the run of a part. Experts of a stack have a stride, others a spot each. */
@@ -314,14 +365,12 @@ static int add_run(struct model_dir *m, uint32_t layer, const struct projection 
     if (rc < 0 || comes_along(p, part, x.t))
         return rc;
     struct expert_spot first = spot_of(&x);
-    uint64_t n = m->config.n_experts, bytes = x.t->bytes / x.of * (x.t->pieces.n_runs ? 2 : 1);
-    if (x.t->factor.is_there)
-        bytes /= sizeof(float);
+    uint64_t n = m->config.n_experts, bytes = bytes_in_file(&x) * (x.t->pieces.n_runs ? 2 : 1);
     set_rule(m, &m->experts[layer], p, part, x.t, &place->rules[place->n_runs]);
     place->runs[place->n_runs] =
         (struct expert_run){first.file, first.off, x.of > 1 ? x.of / n * bytes : 0, bytes, p->at[part]};
     m->expert_bytes += n * bytes;
-    if (x.of == 1)
+    if (x.of == 1 || x.t->of_blocks)
         rc = find_spots(m, layer, p, part, x.t, &place->spots[place->n_runs], e);
     place->n_runs++;
     return rc;

@@ -68,11 +68,41 @@ static bool place_centred(const struct extent_rule *r, uint64_t from, const uint
     return packed_biases(bytes, n / 2, slot + r->second_at + from);
 }
 
+/* Puts a factor to its place, and zeros that fill its room. */
+static void place_factor(const struct extent_rule *r, float factor, uint8_t *slot)
+{
+    memset(slot + r->second_at, 0, FORMAT_FACTOR_BYTES);
+    memcpy(slot + r->second_at, &factor, sizeof factor);
+}
+
+static bool place_scales(const struct extent_rule *r, uint64_t from, const uint8_t *bytes, uint64_t n,
+                         uint8_t *slot)
+{
+    memcpy(slot + r->at + from, bytes, n);
+    return format_scales_are_finite(SCALE_E4M3_FACTOR, bytes, n);
+}
+
+static bool place_nvfp4(const struct extent_rule *r, uint64_t from, const uint8_t *bytes, uint64_t n,
+                        uint8_t *slot)
+{
+    uint8_t *scales = slot + r->scales_at;
+    nvfp4_split(bytes, from, n, slot + r->at, scales);
+    uint64_t first = (from + NVFP4_BLOCK_BYTES - 1) / NVFP4_BLOCK_BYTES;
+    uint64_t end = (from + n + NVFP4_BLOCK_BYTES - 1) / NVFP4_BLOCK_BYTES;
+    return format_scales_are_finite(SCALE_E4M3_FACTOR, scales + first * NVFP4_BLOCK_SCALES,
+                                    (end - first) * NVFP4_BLOCK_SCALES);
+}
+
 bool extent_rule_place(const struct extent_rule *r, const struct tensor_factor *factor, uint64_t from,
                        const uint8_t *bytes, uint64_t n, uint8_t *slot)
 {
+    bool has_factor = r->change == EXTENT_FACTOR || r->change == EXTENT_NVFP4;
+    if (has_factor && from == 0) /* one thread writes it: that with the first bytes */
+        place_factor(r, factor->by, slot);
     if (r->change == EXTENT_FACTOR)
-        return nvfp4_read_scales(factor, bytes, n, slot + r->at + sizeof(float) * from);
+        return place_scales(r, from, bytes, n, slot);
+    if (r->change == EXTENT_NVFP4)
+        return place_nvfp4(r, from, bytes, n, slot);
     if (r->change == EXTENT_BLOCKS)
         return place_blocks(r, from, bytes, n, slot);
     if (r->change == EXTENT_CENTRED)

@@ -13,8 +13,9 @@
 struct extent_rule extent_rule_blocks(const struct fp8_blocks *b, const struct tensor *scales, uint32_t rows,
                                       uint32_t cols, uint32_t group, uint64_t at);
 
-/* Writes to `slot` what bytes [from, from + n) of a run become. Scales are whole ones. Returns false if
- * one is not finite. Does not read the slot. factor: that of EXTENT_FACTOR; else NULL is legal. */
+/* Writes to `slot` what bytes [from, from + n) of a run become. Scales are whole ones, and EXTENT_NVFP4's
+ * from and n are multiples of 4. Returns false if a scale is not finite. Does not read what others write to
+ * the slot. factor: that of EXTENT_FACTOR and EXTENT_NVFP4; else NULL is legal. */
 bool extent_rule_place(const struct extent_rule *r, const struct tensor_factor *factor, uint64_t from,
                        const uint8_t *bytes, uint64_t n, uint8_t *slot);
 

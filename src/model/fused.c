@@ -50,14 +50,18 @@ static uint64_t rows_of_block(const struct fusion *f)
     return rows;
 }
 
-/* Cuts one part out of `whole`. Its first run is number *run and begins at row *row of a block; both
- * advance. */
-static int take_part(const struct tensor *whole, const struct fusion *f, int part, uint32_t *run,
-                     uint64_t *row, struct tensor *out, struct moeflux_err *e)
+/* Returns whether each part has the whole tensor: the factor of all scales. */
+static bool is_shared(const struct tensor *t)
+{
+    return str_ends_with(t->name, ".global_scale");
+}
+
+/* Describes the rows of one part of `whole`. Its first run is number *run and begins at row *row of a block;
+ * both advance. */
+static void take_rows(const struct tensor *whole, const struct fusion *f, int part, uint32_t *run,
+                      uint64_t *row, struct tensor *out)
 {
     uint64_t n_blocks = f->matrix->n_blocks(f->config), row_bytes = whole->bytes / whole->shape[0], rows = 0;
-    const char *tail = tail_of(whole, f->matrix), *name = f->matrix->parts[part].name;
-    *out = *whole;
     out->pieces =
         (struct tensor_pieces){f->matrix->parts[part].n_runs, rows_of_block(f) * row_bytes, n_blocks, {{0}}};
     for (uint32_t i = 0; i < out->pieces.n_runs; i++) {
@@ -69,6 +73,16 @@ static int take_part(const struct tensor *whole, const struct fusion *f, int par
     }
     out->shape[0] = rows * n_blocks;
     out->bytes = out->shape[0] * row_bytes;
+}
+
+/* Cuts one part out of `whole`. run, row: see take_rows. */
+static int take_part(const struct tensor *whole, const struct fusion *f, int part, uint32_t *run,
+                     uint64_t *row, struct tensor *out, struct moeflux_err *e)
+{
+    const char *tail = tail_of(whole, f->matrix), *name = f->matrix->parts[part].name;
+    *out = *whole;
+    if (!is_shared(whole))
+        take_rows(whole, f, part, run, row, out);
     size_t stem = (size_t)(tail - whole->name) - strlen(f->matrix->name);
     size_t room = strlen(whole->name) + strlen(name) + 1;
     char *full = mem_new(room, 1, e);
@@ -104,7 +118,7 @@ static int split(struct tensor_list *l, size_t at, const struct fusion *f, const
     const struct tensor whole = l->items[at];
     uint64_t row = 0;
     uint32_t run = 0;
-    int rc = check_rows(&whole, f, where, e);
+    int rc = is_shared(&whole) ? 0 : check_rows(&whole, f, where, e);
     for (int i = 0; i < FUSED_MAX_PARTS && f->matrix->parts[i].name && rc == 0; i++) {
         struct tensor part;
         rc = take_part(&whole, f, i, &run, &row, &part, e);

@@ -52,10 +52,14 @@ enum tensor_change {
     TENSOR_LOG             /* log(x) */
 };
 
-/* The number by which 8-bit scales are multiplied or divided when they are read, as float32 (nvfp4.h). The
- * tensor's dtype and bytes are those of the float32 numbers; the file has a quarter of the bytes. */
+/* Which part of a GGUF file's NVFP4 blocks a tensor is (nvfp4.h). Its shape, bytes and pieces are those of
+ * the codes or of the scales alone; off is that of the first block. */
+enum tensor_blocks { TENSOR_NO_BLOCKS, TENSOR_BLOCK_CODES, TENSOR_BLOCK_SCALES };
+
+/* The number by which a matrix's 8-bit scales are multiplied (nvfp4.h). It is the content of a tensor
+ * .global_scale that has one. */
 struct tensor_factor {
-    bool is_there, divides;
+    bool is_there;
     float by;
 };
 
@@ -75,6 +79,7 @@ struct tensor {
     uint64_t off, bytes;
     struct tensor_pieces pieces;
     enum tensor_change change;
+    enum tensor_blocks of_blocks;
     struct tensor_factor factor;
 };
 
@@ -87,7 +92,8 @@ struct matrix {      /* W [rows][cols]; borrowed from the model_dir */
     uint32_t format; /* FORMAT_*; FORMAT_NONE: 8-bit floats; fp8_format says what they become */
     uint32_t rows, cols;
     const struct tensor *weight;
-    const struct tensor *scales, *biases; /* NULL where the format has none */
+    /* NULL where the format has none; a format with a factor has it in `biases` */
+    const struct tensor *scales, *biases;
 };
 
 /* How a run of bytes in a file becomes bytes of a slot (extent_rule.h), if they are not the same. */
@@ -97,17 +103,20 @@ enum extent_change {
     EXTENT_CENTRED, /* BF16 scales of codes around 0 (packed.h); the slot has biases too */
     /* one scale for a block of rows and columns; the slot has float32 for each group of a row */
     EXTENT_BLOCKS,
-    EXTENT_FACTOR, /* 8-bit scales with a factor of the expert's own; the slot has float32 */
+    /* NVFP4 blocks; the slot has codes, scales and the factor of the expert's matrix */
+    EXTENT_NVFP4,
+    EXTENT_FACTOR, /* 8-bit scales, in the slot followed by the factor of the expert's matrix (format.h) */
 };
 struct extent_rule {
     enum extent_change change;
     uint64_t at, end; /* range of the slot that the run fills, in bytes */
-    /* the second matrix's or the biases' place in the slot; EXTENT_ROWS: a row's length */
+    /* the second matrix's, the biases' or the factor's place in the slot; EXTENT_ROWS: a row's length */
     uint64_t second_at, row_bytes;
     uint32_t scale;       /* SCALE_* of the run's numbers; SCALE_NONE: they are codes */
     uint32_t scale_bytes; /* EXTENT_BLOCKS: bytes of a scale */
     /* EXTENT_BLOCKS: rows and columns of a block; columns of a group; shape of the weights */
     uint32_t block_rows, block_cols, group, rows, cols;
+    uint64_t scales_at; /* EXTENT_NVFP4: place of the scales in the slot */
 };
 
 /* One contiguous run of an expert's bytes. */
@@ -118,7 +127,7 @@ struct extent {
     uint64_t at; /* its place in the expert's slot: bytes from the slot's start; unused with a rule */
     const struct extent_rule *rule; /* NULL: the slot gets the bytes as they are */
     uint64_t from;                  /* bytes of the run before this extent; used by a rule */
-    struct tensor_factor factor;    /* used by a rule */
+    struct tensor_factor factor;    /* used by EXTENT_FACTOR and EXTENT_NVFP4 */
 };
 enum { EXPERT_MAX_EXTENTS = 9 };
 

@@ -11,6 +11,7 @@
 #include "model/expert_tensors.h"
 #include "model/family.h"
 #include "model/model_dir_find.h"
+#include "model/nvfp4.h"
 #include "model/quant_config.h"
 #include "model/schema.h"
 #include "model/table.h"
@@ -21,7 +22,7 @@ static const char *path_of(const struct model_dir *m, const struct tensor *t)
     return m->files[t->file].path;
 }
 
-/* Returns the .scales or .biases of a quantised weight; NULL: missing. */
+/* Returns the .scales, .biases or .global_scale of a quantised weight; NULL: missing. */
 static struct tensor *find_part(struct model_dir *m, const struct tensor *w, const char *tail)
 {
     const struct tensor *t = model_dir_find_like(m, w->name, strlen("weight"), tail);
@@ -90,12 +91,26 @@ static int check_biases(const struct model_dir *m, const struct tensor *w, const
                    path_of(m, w), w->name, tensor_cols(scales), tensor_cols(biases));
 }
 
+/* Gives NVFP4 with a factor the format that has one. global: the factor. */
+static int adopt_factor(const struct model_dir *m, struct tensor *w, struct tensor *global,
+                        struct moeflux_err *e)
+{
+    bool is_known = m->packed || m->is_gguf || global->factor.is_there; /* MLX's would divide */
+    if (w->format != FORMAT_NVFP4 || !is_known)
+        return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: expected %s without it", path_of(m, global),
+                       tensor_label(global), tensor_label(w));
+    uint64_t n = w->n_dims == 3 ? w->shape[0] : 1; /* a stack's experts have a factor each */
+    w->format = global->format = FORMAT_NVFP4_FACTOR;
+    return nvfp4_check_factors(global, n, path_of(m, global), e);
+}
+
 static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_err *e)
 {
     if (!str_ends_with(t->name, ".weight") || t->n_dims < 2)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: U32 is expected for matrices named .weight only",
                        path_of(m, t), t->name);
-    struct tensor *scales = find_part(m, t, "scales"), *biases = find_part(m, t, "biases");
+    struct tensor *scales = find_part(m, t, "scales"), *biases = find_part(m, t, "biases"),
+                  *global = find_part(m, t, "global_scale");
     if (!scales)
         return fail_missing(m, t, "scales", e);
     int rc = check_part(m, t, scales, e);
@@ -103,6 +118,8 @@ static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_er
         rc = check_width(m, t, scales, e);
     if (rc == 0)
         rc = tensor_find_format(t, scales->dtype, path_of(m, t), &t->format, e);
+    if (rc == 0 && global)
+        rc = adopt_factor(m, t, global, e);
     if (rc == 0)
         rc = check_biases(m, t, scales, biases, e);
     if (rc < 0)
@@ -131,12 +148,22 @@ static int check_one_form(const struct model_dir *m, const struct tensor *t, uin
     return 0;
 }
 
+/* Returns whether it is scales or a factor of a matrix, which has an entry of its own. */
+static bool is_part(const struct model_dir *m, const struct tensor *t)
+{
+    static const char *const tails[] = {"scales", "global_scale"};
+    bool is = false;
+    for (int i = 0; i < 2 && !is; i++)
+        is = str_ends_with(t->name, tails[i]) && model_dir_find_like(m, t->name, strlen(tails[i]), "weight");
+    return is;
+}
+
 /* Refuses tensors of a GGUF file that nothing reads; other checkpoints may have more than the model. */
 static int check_is_read(const struct model_dir *m, const struct schema *s, const struct tensor *t,
                          struct moeflux_err *e)
 {
     unsigned layer;
-    if (schema_has(s, t->name) || table_has(t->name))
+    if (schema_has(s, t->name) || table_has(t->name) || is_part(m, t))
         return 0;
     if (expert_tensors_has(t->name) && sscanf(t->name, "model.layers.%9u.", &layer) == 1 &&
         config_has_experts(&m->config, layer))
@@ -150,7 +177,8 @@ static int check_tensor(struct model_dir *m, const struct schema *s, struct tens
     if (str_ends_with(t->name, "_proj.bias") && !schema_has(s, t->name))
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: projections with a bias are not supported",
                        path_of(m, t), tensor_label(t));
-    return t->dtype == DTYPE_U32 ? check_weight(m, t, e) : m->is_gguf ? check_is_read(m, s, t, e) : 0;
+    int rc = t->dtype == DTYPE_U32 ? check_weight(m, t, e) : 0;
+    return rc == 0 && m->is_gguf ? check_is_read(m, s, t, e) : rc;
 }
 
 static int check_present(const struct model_dir *m, const struct schema_item *it, struct moeflux_err *e)

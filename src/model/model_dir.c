@@ -93,8 +93,8 @@ static int read_usual_formats(const struct opening *o, struct expert_formats *f,
     return 0;
 }
 
-/* Reads the format of one projection of a layer's experts from an object with mode, bits, group_size and the
- * dtype of the scales, or with a block format's name as dtype. */
+/* Reads the format of one projection of a layer's experts from an object with mode, bits, group_size, the
+ * dtype of the scales and whether there is a factor, or with a block format's name as dtype. */
 static int read_format(const struct opening *o, const json_t *layer, const char *part, uint32_t at,
                        uint32_t *format, struct moeflux_err *e)
 {
@@ -119,7 +119,15 @@ static int read_format(const struct opening *o, const json_t *layer, const char 
         return rc;
     const char *dtype = json_view_text_or(&v, "scales", entry.mode == QUANT_AFFINE ? "BF16" : "U8");
     const struct tensor t = {.name = what, .mode = entry.mode, .bits = entry.bits, .group = entry.group};
-    return v.rc < 0 ? v.rc : tensor_find_format(&t, tensor_find_dtype(dtype), where, format, e);
+    bool has_factor = json_view_bool_or(&v, QUANT_FACTOR_KEY, false);
+    rc = v.rc < 0 ? v.rc : tensor_find_format(&t, tensor_find_dtype(dtype), where, format, e);
+    if (rc < 0 || !has_factor)
+        return rc;
+    if (*format != FORMAT_NVFP4)
+        return err_set(e, ERR_FORMAT, "%s: %s: a " QUANT_FACTOR_KEY ", expected none for mode %s", where,
+                       what, quant_config_mode_name(entry.mode));
+    *format = FORMAT_NVFP4_FACTOR;
+    return 0;
 }
 
 /* Reads the formats of the experts in layer files, which have no header: f [n_layers]. */

@@ -54,6 +54,8 @@ static int quantised_matrix(const struct model_dir *m, const char *base, struct 
     int rc = find_part(m, base, ".scales", &out->scales, e);
     if (rc == 0 && f->has_bias)
         rc = find_part(m, base, ".biases", &out->biases, e);
+    if (rc == 0 && f->has_factor)
+        rc = find_part(m, base, ".global_scale", &out->biases, e);
     if (rc == 0)
         rc = check_shape(m, out->scales, out->rows, out->cols / f->group, e);
     if (rc == 0 && f->has_bias)

@@ -20,6 +20,13 @@
 #include "model/schema.h"
 #include "model/tensor.h"
 
+/* Returns the SCALE_* of a tensor of scales, of biases, or with a factor. */
+static uint32_t scale_type(const struct tensor *t)
+{
+    const struct format *f = format_of(t->format);
+    return f->has_factor && t->dtype == DTYPE_F32 ? SCALE_F32 : f->scale;
+}
+
 static int check_finite(const struct model_dir *m, const struct tensor *t, uint64_t from, uint64_t n,
                         const uint8_t *bytes, struct moeflux_err *e)
 {
@@ -27,7 +34,7 @@ static int check_finite(const struct model_dir *m, const struct tensor *t, uint6
         return 0;
     const struct format *f = format_of(t->format);
     uint64_t skip = (f->scale_bytes - from % f->scale_bytes) % f->scale_bytes; /* the rest of a cut number */
-    if (n <= skip || format_scales_are_finite(f->scale, bytes + skip, n - skip))
+    if (n <= skip || format_scales_are_finite(scale_type(t), bytes + skip, n - skip))
         return 0;
     return err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", m->files[t->file].path,
                    tensor_label(t));
@@ -48,7 +55,7 @@ int model_dir_read(const struct model_dir *m, const struct tensor *t, uint64_t f
 bool model_dir_check_bytes(const struct tensor *t, const uint8_t *bytes, uint64_t n)
 {
     return t->format == FORMAT_NONE || t->dtype == DTYPE_BLOCKS ||
-           format_scales_are_finite(format_of(t->format)->scale, bytes, n);
+           format_scales_are_finite(scale_type(t), bytes, n);
 }
 
 int model_dir_check_tensor(const struct model_dir *m, const struct tensor *t, const uint8_t *bytes,
@@ -213,19 +220,22 @@ int model_dir_check_expert_part(const struct model_dir *m, uint32_t layer, uint3
     const struct {
         const char *name;
         const struct format *format;
-        uint64_t at;
-        bool there;
+        uint64_t at, bytes;
     } parts[] = {
-        {"gate_proj.scales", gate, l->gate_s, true}, {"gate_proj.biases", gate, l->gate_b, gate->has_bias},
-        {"up_proj.scales", up, l->up_s, true},       {"up_proj.biases", up, l->up_b, up->has_bias},
-        {"down_proj.scales", down, l->down_s, true}, {"down_proj.biases", down, l->down_b, down->has_bias},
+        {"gate_proj.scales", gate, l->gate_s, format_scale_bytes(gate, n)},
+        {"gate_proj.biases", gate, l->gate_b, format_bias_bytes(gate, n)},
+        {"up_proj.scales", up, l->up_s, format_scale_bytes(up, n)},
+        {"up_proj.biases", up, l->up_b, format_bias_bytes(up, n)},
+        {"down_proj.scales", down, l->down_s, format_scale_bytes(down, n)},
+        {"down_proj.biases", down, l->down_b, format_bias_bytes(down, n)},
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        uint64_t bytes = parts[i].there ? format_scale_bytes(parts[i].format, n) : 0;
-        uint64_t first = size_max(from, parts[i].at), end = size_min(to, parts[i].at + bytes);
-        if (first < end && !format_scales_are_finite(parts[i].format->scale, slot + first, end - first))
+        uint64_t first = size_max(from, parts[i].at), end = size_min(to, parts[i].at + parts[i].bytes);
+        bool is_factor = i % 2 && parts[i].format->has_factor;
+        uint32_t scale = is_factor ? SCALE_F32 : parts[i].format->scale;
+        if (first < end && !format_scales_are_finite(scale, slot + first, end - first))
             return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: %s: a value is not finite", m->path, layer,
-                           expert, parts[i].name);
+                           expert, is_factor ? "a factor of scales" : parts[i].name);
     }
     return 0;
 }

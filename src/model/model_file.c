@@ -63,28 +63,49 @@ static int read_as_is(const struct open_file *files, const struct tensor *t, uin
     return rc;
 }
 
-/* Reads 8-bit scales to the end of `dst`, as the tensor of bytes that the file has, and widens them. */
-static int read_scales(const struct open_file *files, const struct tensor *t, uint64_t from, uint64_t n,
-                       uint8_t *dst, struct moeflux_err *e)
+/* Describes the blocks of such a tensor as bytes of the file; unit: the tensor's bytes of a block. */
+static struct tensor blocks_of(const struct tensor *t, uint64_t unit)
 {
-    enum { WIDTH = sizeof(float) };
-    struct tensor in_file = *t;
-    in_file.pieces.period /= WIDTH;
+    struct tensor blocks = *t;
+    blocks.bytes = t->bytes / unit * NVFP4_BLOCK_BYTES;
+    blocks.pieces.period = t->pieces.period / unit * NVFP4_BLOCK_BYTES;
     for (uint32_t i = 0; i < t->pieces.n_runs; i++) {
-        in_file.pieces.runs[i].from /= WIDTH;
-        in_file.pieces.runs[i].bytes /= WIDTH;
+        blocks.pieces.runs[i].from = t->pieces.runs[i].from / unit * NVFP4_BLOCK_BYTES;
+        blocks.pieces.runs[i].bytes = t->pieces.runs[i].bytes / unit * NVFP4_BLOCK_BYTES;
     }
-    uint8_t *codes = dst + (n - n / WIDTH);
-    int rc = read_as_is(files, &in_file, from / WIDTH, n / WIDTH, codes, e);
-    if (rc == 0 && !nvfp4_read_scales(&t->factor, codes, n / WIDTH, dst))
-        rc = err_set(e, ERR_FORMAT, "%s: tensor %s: a value is not finite", files[t->file].path,
-                     tensor_label(t));
-    return rc;
+    return blocks;
+}
+
+/* Reads codes or scales of NVFP4 blocks. */
+static int read_of_blocks(const struct open_file *files, const struct tensor *t, uint64_t from, uint64_t n,
+                          uint8_t *dst, struct moeflux_err *e)
+{
+    enum { AT_ONCE = 256 };
+    uint8_t bytes[AT_ONCE * NVFP4_BLOCK_BYTES], taken[AT_ONCE * NVFP4_BLOCK_CODES];
+    bool is_codes = t->of_blocks == TENSOR_BLOCK_CODES;
+    uint64_t unit = is_codes ? NVFP4_BLOCK_CODES : NVFP4_BLOCK_SCALES, end = from + n;
+    const struct tensor blocks = blocks_of(t, unit);
+    while (from < end) {
+        uint64_t first = from / unit, some = size_min((end + unit - 1) / unit - first, AT_ONCE);
+        int rc = read_as_is(files, &blocks, first * NVFP4_BLOCK_BYTES, some * NVFP4_BLOCK_BYTES, bytes, e);
+        if (rc < 0)
+            return rc;
+        nvfp4_split(bytes, 0, some * NVFP4_BLOCK_BYTES, is_codes ? taken : NULL, is_codes ? NULL : taken);
+        uint64_t skip = from - first * unit, here = size_min(some * unit - skip, end - from);
+        memcpy(dst, taken + skip, here);
+        dst += here;
+        from += here;
+    }
+    return 0;
 }
 
 int model_file_read(const struct open_file *files, const struct tensor *t, uint64_t from, uint64_t n,
                     void *dst, struct moeflux_err *e)
 {
-    return t->factor.is_there ? read_scales(files, t, from, n, dst, e)
-                              : read_as_is(files, t, from, n, dst, e);
+    if (t->of_blocks)
+        return read_of_blocks(files, t, from, n, dst, e);
+    if (!t->factor.is_there)
+        return read_as_is(files, t, from, n, dst, e);
+    memcpy(dst, (const uint8_t *)&t->factor.by + from, n);
+    return 0;
 }

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "args.h"
 #include "base/err.h"
-#include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -67,6 +67,24 @@ static int check_rest(const struct tensor_list *l, const struct module *m, const
              : 0;
 }
 
+int nvfp4_check_factors(const struct tensor *t, uint64_t n, const char *where, struct moeflux_err *e)
+{
+    if (t->dtype == DTYPE_F32 && t->bytes == n * sizeof(float))
+        return 0;
+    return err_set(e, ERR_FORMAT,
+                   "%s: tensor %s: %s, %" PRIu64 " bytes, expected F32, %" PRIu64 " bytes of factors", where,
+                   tensor_label(t), tensor_dtype_name(t->dtype), t->bytes, n * sizeof(float));
+}
+
+int nvfp4_check_factor(const struct tensor *t, float x, const char *where, struct moeflux_err *e)
+{
+    const float most = 448; /* the largest E4M3 number */
+    if (isfinite(x) && isfinite(x * most))
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: tensor %s: %g, expected a finite number with which no scale overflows",
+                   where, tensor_label(t), (double)x);
+}
+
 /* The bytes of a file around the last factor that was read. Writers order tensors by their dtypes, so the
  * factors of a file lie together: a read finds thousands of them. */
 struct window {
@@ -76,25 +94,25 @@ struct window {
     uint8_t bytes[1 << 16];
 };
 
-static int read_factor(struct window *w, const struct tensor *t, const struct form *form,
-                       struct tensor_factor *out, struct moeflux_err *e)
+static int read_factor(struct window *w, struct tensor *t, const struct form *form, struct moeflux_err *e)
 {
+    struct tensor_factor *out = &t->factor;
     const struct open_file *f = &w->files[t->file];
-    int rc = 0;
-    if (t->dtype != DTYPE_F32 || t->bytes != sizeof out->by)
-        return tensor_fail_dtype(t, "F32, one number", f->path, e);
-    *out = (struct tensor_factor){.is_there = true, .divides = form->divides};
+    int rc = nvfp4_check_factors(t, 1, f->path, e);
+    if (rc < 0)
+        return rc;
     if (t->file != w->file || t->off < w->from || t->off + t->bytes > w->end) {
         w->file = t->file;
         w->from = t->off;
         w->end = t->off + size_min(sizeof w->bytes, f->bytes - t->off);
         rc = file_read_at(f->fd, f->path, w->bytes, w->end - w->from, w->from, e);
     }
-    memcpy(&out->by, w->bytes + (t->off - w->from), sizeof out->by);
-    if (rc == 0 && (!isfinite(out->by) || (form->divides && out->by == 0)))
-        rc = err_set(e, ERR_FORMAT, "%s: tensor %s: %g, expected a finite number%s", f->path, t->name,
-                     (double)out->by, form->divides ? " that is not 0" : "");
-    return rc;
+    float x;
+    memcpy(&x, w->bytes + (t->off - w->from), sizeof x);
+    *out = (struct tensor_factor){true, form->divides ? 1 / x : x};
+    if (rc == 0)
+        rc = nvfp4_check_factor(t, x, f->path, e);
+    return rc < 0 ? rc : nvfp4_check_factor(t, out->by, f->path, e);
 }
 
 /* Checks that there is a scale for each 16 columns of whole words. */
@@ -122,7 +140,7 @@ static int adopt_module(struct tensor_list *l, struct tensor *codes, const struc
     const struct open_file *files = w->files;
     const char *where = files[codes->file].path;
     struct tensor *scales = find(l, m, SCALES);
-    const struct tensor *factor = find(l, m, m->form->factor);
+    struct tensor *factor = find(l, m, m->form->factor);
     if (!scales || !factor)
         return fail_missing(m, scales ? m->form->factor : SCALES, where, e);
     if (scales->dtype != DTYPE_F8_E4M3)
@@ -131,7 +149,7 @@ static int adopt_module(struct tensor_list *l, struct tensor *codes, const struc
     if (rc == 0)
         rc = check_shapes(codes, scales, where, e);
     if (rc == 0)
-        rc = read_factor(w, factor, m->form, &scales->factor, e);
+        rc = read_factor(w, factor, m->form, e);
     if (rc < 0)
         return rc;
     codes->dtype = DTYPE_U32;
@@ -139,8 +157,10 @@ static int adopt_module(struct tensor_list *l, struct tensor *codes, const struc
     codes->mode = QUANT_NVFP4;
     codes->bits = BITS;
     codes->group = GROUP;
-    scales->dtype = DTYPE_F32;
-    scales->bytes *= sizeof(float);
+    scales->dtype = DTYPE_U8;
+    factor->n_dims = 1; /* some files have none */
+    factor->shape[0] = 1;
+    codes->format = scales->format = factor->format = FORMAT_NVFP4_FACTOR;
     return 0;
 }
 
@@ -164,14 +184,22 @@ static int rename_tensor(struct tensor *t, bool *keep, struct moeflux_err *e)
     static const char *const unread[] = {".weight_scale_2", ".weight_global_scale",
                                          ".input_scale",    ".input_global_scale",
                                          ".k_scale",        ".v_scale"};
+    static const struct {
+        const char *theirs, *ours;
+    } names[] = {{".weight_packed", ".weight"},
+                 {".weight_scale", ".scales"},
+                 {".weight_scale_2", ".global_scale"},
+                 {".weight_global_scale", ".global_scale"}};
+    size_t k = 0, n = sizeof names / sizeof *names;
+    bool is_matrix = t->format == FORMAT_NVFP4_FACTOR;
     *keep = true;
     for (size_t i = 0; i < sizeof unread / sizeof *unread; i++)
-        *keep = *keep && !str_ends_with(t->name, unread[i]);
-    bool is_packed = t->dtype == DTYPE_U32 && str_ends_with(t->name, ".weight_packed");
-    if (!is_packed && !t->factor.is_there)
+        *keep = *keep && (is_matrix || !str_ends_with(t->name, unread[i]));
+    while (k < n && !str_ends_with(t->name, names[k].theirs))
+        k++;
+    if (!is_matrix || k == n)
         return 0;
-    size_t cut = is_packed ? strlen("_packed") : strlen("weight_scale");
-    char *name = names_replace_end(t->name, cut, is_packed ? "" : "scales", e);
+    char *name = names_replace_end(t->name, strlen(names[k].theirs), names[k].ours, e);
     if (!name)
         return ERR_MEMORY;
     char *old = t->name;
@@ -210,19 +238,34 @@ int nvfp4_adopt(struct tensor_list *l, const struct open_file *files, const char
     return rc;
 }
 
-bool nvfp4_read_scales(const struct tensor_factor *f, const uint8_t *codes, uint64_t n, uint8_t *out)
+/* Scales of blocks have no sign, and 0x7f is zero. 0xff would be 480, which E4M3 does not have: it becomes a
+ * NaN, which the reader of scales refuses. */
+static uint8_t scale_of_block(uint8_t byte)
 {
-    float values[256];
-    bool ok = true;
-    for (int i = 0; i < 256; i++) {
-        float x = e4m3_to_float((uint8_t)i);
-        values[i] = f->divides ? x / f->by : x * f->by;
+    return byte == 0x7f ? 0 : byte & 0x7f;
+}
+
+/* Puts four bytes of a group of 16 columns, the first four or the last, in the order of columns. */
+static void order_codes(const uint8_t *bytes, uint8_t *low, uint8_t *high)
+{
+    for (int i = 0; i < 2; i++, bytes += 2) {
+        low[i] = (uint8_t)((bytes[0] & 15) | bytes[1] << 4);
+        high[i] = (uint8_t)(bytes[0] >> 4 | (bytes[1] & 0xf0));
     }
-    /* Going upwards, no number overwrites a code that is still to be read. */
-    for (uint64_t i = 0; i < n; i++) {
-        float x = values[codes[i]];
-        ok = ok && isfinite(x);
-        memcpy(out + sizeof x * i, &x, sizeof x);
+}
+
+void nvfp4_split(const uint8_t *bytes, uint64_t from, uint64_t n, uint8_t *codes, uint8_t *scales)
+{
+    enum { WORDS = NVFP4_BLOCK_BYTES / WORD, GROUP_BYTES = GROUP / 2 };
+    for (uint64_t i = 0; i < n; i += WORD) {
+        uint64_t block = (from + i) / NVFP4_BLOCK_BYTES, word = (from + i) / WORD % WORDS;
+        const uint8_t *p = bytes + i;
+        if (word == 0)
+            for (int k = 0; scales && k < NVFP4_BLOCK_SCALES; k++)
+                scales[block * NVFP4_BLOCK_SCALES + (uint64_t)k] = scale_of_block(p[k]);
+        if (word == 0 || !codes)
+            continue;
+        uint8_t *to = codes + block * NVFP4_BLOCK_CODES + (word - 1) / 2 * GROUP_BYTES + (word - 1) % 2 * 2;
+        order_codes(p, to, to + GROUP_BYTES / 2);
     }
-    return ok;
 }

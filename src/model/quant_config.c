@@ -31,7 +31,7 @@ enum quant_mode quant_config_format_mode(uint32_t format)
     enum quant_mode mode = QUANT_AFFINE;
     for (enum quant_mode m = QUANT_MXFP4; m <= QUANT_NVFP4; m++)
         mode = modes[m].format == format ? m : mode;
-    return format == FORMAT_NVFP4_F32 ? QUANT_NVFP4 : mode;
+    return format == FORMAT_NVFP4_FACTOR ? QUANT_NVFP4 : mode;
 }
 
 const char *quant_config_mode_name(enum quant_mode mode)
@@ -136,44 +136,33 @@ static int read_modelopt(struct quant_config *q, struct json_view *v)
             "%s: modelopt: quant_algo is %.32s, expected NVFP4, W4A16_NVFP4, FP8 or MIXED_PRECISION",
             v->where, name);
     if (str_ends_with(name, "NVFP4"))
-        q->expert_format = FORMAT_NVFP4_F32;
+        q->expert_format = FORMAT_NVFP4_FACTOR;
+    quant_groups_find(&q->groups, v, strcmp(name, "FP8") == 0 ? FORMAT_FP8 : q->expert_format);
     return 0;
 }
 
-/* Checks that all groups of compressed-tensors' nvfp4-pack-quantized have the one form that nvfp4.h reads. */
-static int read_nvfp4(struct quant_config *q, struct json_view *v)
+/* Reads compressed-tensors' small floats: the same format for all groups, or a format of each. */
+static int read_floats(struct quant_config *q, struct json_view *v)
 {
     const json_t *transform = json_view_get(v, "transform_config");
-    const json_t *groups = json_view_object(v, "config_groups"), *group;
-    const char *key;
-    q->expert_format = FORMAT_NVFP4_F32;
+    quant_groups_find(&q->groups, v, FORMAT_NONE);
+    if (json_is_text(json_view_get(v, "format"), "nvfp4-pack-quantized"))
+        q->expert_format = FORMAT_NVFP4_FACTOR;
     if (v->rc == 0 && json_object_size(transform) > 0)
         return err_set(v->e, ERR_UNSUPPORTED,
                        "%s: compressed-tensors: a transform_config, expected weights without transforms",
                        v->where);
-    json_object_foreach((json_t *)(uintptr_t)groups, key, group)
-    {
-        struct json_view w = json_view_of(json_object_get(group, "weights"), v->where, v->e);
-        const char *type = json_view_text_or(&w, "type", "none");
-        uint32_t bits = json_view_u32_or(&w, "num_bits", 0, 1, 64),
-                 size = json_view_u32_or(&w, "group_size", 0, 1, 1 << 20);
-        if (w.rc < 0)
-            return w.rc;
-        if (strcmp(type, "float") != 0 || bits != 4 || size != 16)
-            return err_set(v->e, ERR_UNSUPPORTED,
-                           "%s: compressed-tensors: %s: type %.32s, %u bits, group of %u; expected float, 4 "
-                           "bits, group of 16 for nvfp4-pack-quantized",
-                           v->where, key, type, bits, size);
-    }
-    return v->rc;
+    return v->rc < 0 ? v->rc : quant_groups_check(&q->groups, v, &q->fp8);
 }
 
 /* Reads the one group of compressed-tensors: whole numbers of 4 bits around 0, with a scale for each group of
  * columns. */
 static int read_packed(struct quant_config *q, struct json_view *v)
 {
-    if (json_is_text(json_view_get(v, "format"), "nvfp4-pack-quantized"))
-        return read_nvfp4(q, v);
+    static const char *const floats[] = {"nvfp4-pack-quantized", "float-quantized", "mixed-precision"};
+    for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
+        if (json_is_text(json_view_get(v, "format"), floats[i]))
+            return read_floats(q, v);
     const json_t *groups = json_view_object(v, "config_groups");
     const json_t *group = json_object_iter_value(json_object_iter((json_t *)(uintptr_t)groups));
     struct json_view w = json_view_of(json_object_get(group, "weights"), v->where, v->e);
@@ -196,9 +185,9 @@ static int read_packed(struct quant_config *q, struct json_view *v)
     return err_set(
         v->e, ERR_UNSUPPORTED,
         "%s: compressed-tensors: format %.32s, %zu config_groups, type %.32s, %u bits, %s, strategy "
-        "%.32s of %u; expected nvfp4-pack-quantized, or pack-quantized, one group, int, 4 bits, symmetric, "
-        "group of 32, 64 or "
-        "128, without actorder and input_activations",
+        "%.32s of %u; expected nvfp4-pack-quantized, float-quantized, mixed-precision, or pack-quantized, "
+        "one "
+        "group, int, 4 bits, symmetric, group of 32, 64 or 128, without actorder and input_activations",
         v->where, format, json_object_size(groups), type, bits, is_symmetric ? "symmetric" : "not symmetric",
         strategy, size);
 }
@@ -206,8 +195,10 @@ static int read_packed(struct quant_config *q, struct json_view *v)
 int quant_config_read(struct quant_config *q, const struct json_t *root, const char *where,
                       struct moeflux_err *e)
 {
-    *q = (struct quant_config){
-        .where = where, .rest.group = QUANT_DEFAULT_GROUP, .expert_format = FORMAT_NONE};
+    *q = (struct quant_config){.where = where,
+                               .rest.group = QUANT_DEFAULT_GROUP,
+                               .expert_format = FORMAT_NONE,
+                               .groups.all = FORMAT_NONE};
     struct json_view top = {.objects = {root}, .where = where, .e = e};
     const json_t *block = json_view_object(&top, "quantization");
     if (!block)

@@ -6,12 +6,16 @@
 #include <stdint.h>
 
 #include "model/model.h"
+#include "model/quant_groups.h"
 
 struct json_t;
 struct moeflux_err;
 
 /* Columns that share a scale in files that do not say how many; MLX's default. */
 enum { QUANT_DEFAULT_GROUP = 64 };
+
+/* The key of a converted model's manifest that says that experts' matrices have factors: "factor": true. */
+#define QUANT_FACTOR_KEY "factor"
 
 /* One line of the table. */
 struct quant_entry {
@@ -27,7 +31,8 @@ struct quant_config {
     /* FORMAT_* of the experts if they alone are quantised, as in gpt-oss (mxfp4) and Kimi-K2.5 (4 bits) as
      * published, or if the tensors say what else is (nvfp4.h); else FORMAT_NONE */
     uint32_t expert_format;
-    bool is_packed; /* expert_format is in the form of packed.h */
+    bool is_packed;             /* expert_format is in the form of packed.h */
+    struct quant_groups groups; /* ModelOpt's, and compressed-tensors' of small floats */
 };
 
 /* Returns the FORMAT_* of a mode; FORMAT_NONE: affine, which has several. */

@@ -17,6 +17,7 @@
 #include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/family.h"
+#include "model/fp8.h"
 #include "model/quant_config.h"
 #include "model/schema.h"
 #include "model/table.h"
@@ -77,6 +78,25 @@ static int look_up(const struct sketching *s, const char *base, struct quant_ent
     return said == QUANT_SAID_NOTHING ? quant_config_matrix(&s->quant, name, out, e) : said;
 }
 
+/* Looks up `base` in the groups of a published block. Kernels take rows of whole PRODUCT_COLS. */
+static uint32_t look_up_group(const struct sketching *s, const char *base, uint32_t cols)
+{
+    static const char EXPERTS[] = ".mlp.switch_mlp.";
+    char name[NAME], own[2 * NAME];
+    const char *at = strstr(base, EXPERTS);
+    bool stays = str_ends_with(base, "embed_tokens") || cols % PRODUCT_COLS != 0;
+    if (at)
+        snprintf(own, sizeof own, "%.*s.mlp.experts.0.%.32s", (int)size_min((size_t)(at - base), NAME), base,
+                 at + strlen(EXPERTS));
+    else
+        snprintf(own, sizeof own, "%s", base);
+    spell(s->m->config.family, own, name);
+    uint32_t format = quant_groups_format(&s->quant.groups, name);
+    if (format == FORMAT_NONE || stays)
+        return format == FORMAT_NONE ? format : FORMAT_BF16;
+    return format == FORMAT_FP8 ? fp8_format(&s->m->fp8, cols) : format;
+}
+
 /* Chooses the FORMAT_* of a matrix; FORMAT_BF16: not quantised. */
 static int choose(const struct sketching *s, const char *base, uint32_t cols, uint32_t *format,
                   struct moeflux_err *e)
@@ -85,11 +105,16 @@ static int choose(const struct sketching *s, const char *base, uint32_t cols, ui
     struct quant_entry entry = {QUANT_AFFINE, 4, QUANT_DEFAULT_GROUP};
     bool gate = family_is_gate(f, base, s->m->config.streams.rank);
     int said = s->quant.block ? look_up(s, base, &entry, e) : QUANT_SAID_NOTHING;
+    uint32_t group;
     if (said < 0)
         return said;
     if (!s->quant.block && gate)
         entry.bits = f->gate_bits;
     *format = said == QUANT_SAID_PLAIN ? FORMAT_BF16 : format_of_entry(&entry);
+    if ((group = look_up_group(s, base, cols)) != FORMAT_NONE) {
+        *format = gate ? FORMAT_BF16 : group;
+        return 0;
+    }
     if (s->quant.expert_format != FORMAT_NONE) {
         *format = strstr(base, ".switch_mlp.") ? s->quant.expert_format : FORMAT_BF16;
         return 0;
@@ -138,7 +163,11 @@ static int add_quantised(struct sketching *s, const struct schema_item *it, uint
     t.format = format;
     if (rc == 0)
         rc = add_tensor(s, it->name, ".scales", &t, e);
-    return rc == 0 && f->has_bias ? add_tensor(s, it->name, ".biases", &t, e) : rc;
+    if (rc == 0 && f->has_bias)
+        rc = add_tensor(s, it->name, ".biases", &t, e);
+    t = describe(DTYPE_F32, 1, 1, sizeof(float));
+    t.format = format;
+    return rc == 0 && f->has_factor ? add_tensor(s, it->name, ".global_scale", &t, e) : rc;
 }
 
 /* Adds a vector: float32 for two that published files have so, else bf16. */
@@ -155,13 +184,17 @@ static int add_vector(struct sketching *s, const struct schema_item *it, struct 
 
 static int add_item(struct sketching *s, const struct schema_item *it, struct moeflux_err *e)
 {
-    const struct tensor plain = describe(DTYPE_BF16, it->rows, it->cols, 2 * (uint64_t)it->rows * it->cols);
+    const uint64_t n = (uint64_t)it->rows * it->cols;
+    const struct tensor plain = describe(DTYPE_BF16, it->rows, it->cols, 2 * n),
+                        fp8 = describe(DTYPE_F8_E4M3, it->rows, it->cols, n);
     uint32_t format = FORMAT_BF16;
     if (!it->rows)
         return add_vector(s, it, e);
     int rc = choose(s, it->name, it->cols, &format, e);
     if (rc < 0)
         return rc;
+    if (format == FORMAT_FP8 || format == FORMAT_FP8_32)
+        return add_tensor(s, it->name, ".weight", &fp8, e);
     return format == FORMAT_BF16 ? add_tensor(s, it->name, ".weight", &plain, e)
                                  : add_quantised(s, it, format, e);
 }
@@ -274,14 +307,16 @@ int sketch_open(struct model_dir *m, const char *path, struct moeflux_err *e)
         rc = config_read(&m->config, root, path, e);
     if (rc == 0)
         rc = quant_config_read(&s.quant, root, path, e);
+    if (rc == 0 && quant_groups_say(&s.quant.groups))
+        m->fp8 = s.quant.fp8;
     s.has_fp4_experts =
         rc == 0 && s.quant.fp8.rows && json_is_text(json_object_get(root, "expert_dtype"), "fp4");
     if (rc == 0)
         rc = add_dense(&s, e);
     if (rc == 0)
         rc = add_experts(&s, e);
-    m->is_assumed =
-        !s.quant.block && (s.quant.expert_format == FORMAT_NONE || s.quant.expert_format == FORMAT_NVFP4_F32);
+    m->is_assumed = !s.quant.block && !quant_groups_say(&s.quant.groups) &&
+                    (s.quant.expert_format == FORMAT_NONE || s.quant.expert_format == FORMAT_NVFP4_FACTOR);
     tensor_list_free(&s.tensors);
     json_decref(root);
     if (rc < 0)

@@ -231,8 +231,6 @@ int tensor_find_format(const struct tensor *t, enum dtype scales, const char *wh
     *format = quant_config_mode_format(t->mode);
     if (*format == FORMAT_NONE)
         return find_affine(t, scales, where, format, e);
-    if (t->mode == QUANT_NVFP4 && scales == DTYPE_F32) /* those of nvfp4.h */
-        *format = FORMAT_NVFP4_F32;
     const struct format *f = format_of(*format);
     const char *mode = quant_config_mode_name(t->mode);
     if (scales != tensor_scale_dtype(f))

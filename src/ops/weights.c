@@ -10,7 +10,7 @@ struct weights weights_rows(const struct weights *w, uint32_t first, uint32_t n)
     struct weights rows = *w;
     rows.weight += format_code_bytes(f, before);
     rows.scales += w->scales ? format_scale_bytes(f, before) : 0;
-    rows.biases += w->biases ? format_scale_bytes(f, before) : 0;
+    rows.biases += w->biases && f->has_bias ? format_scale_bytes(f, before) : 0;
     rows.rows = n;
     return rows;
 }

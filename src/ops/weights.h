@@ -8,8 +8,8 @@
 struct moeflux_err;
 
 /* W [rows][cols]: addresses as in kernels/args.h, format FORMAT_*. scales and biases are 0 for plain
- * and block formats. A device's matrix of a block format begins at a multiple of 16 bytes, from which kernels
- * know how its blocks are aligned. */
+ * and block formats; biases is also the address of a matrix's factor. A device's matrix of a block format
+ * begins at a multiple of 16 bytes, from which kernels know how its blocks are aligned. */
 struct weights {
     uint64_t weight, scales, biases;
     uint32_t rows, cols, format;

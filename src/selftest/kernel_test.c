@@ -102,9 +102,10 @@ static void put_scale(uint32_t scale, float x, void *scales, uint64_t i)
     uint16_t half = scale == SCALE_F16 ? f16_from_float(x) : bf16_from_float(x);
     uint8_t byte = (uint8_t)(127 + ilogbf(x)); /* E8M0 */
     int exponent = ilogbf(x) + 10;
-    if (scale == SCALE_E4M3)
+    bool is_e4m3 = scale == SCALE_E4M3 || scale == SCALE_E4M3_FACTOR;
+    if (is_e4m3)
         byte = (uint8_t)((exponent > 1 ? exponent : 1) * 8 + (int)(i % 8)); /* scales near 2^-3 */
-    uint64_t bytes = scale == SCALE_F32 ? 4 : scale == SCALE_E8M0 || scale == SCALE_E4M3 ? 1 : 2;
+    uint64_t bytes = scale == SCALE_F32 ? 4 : scale == SCALE_E8M0 || is_e4m3 ? 1 : 2;
     const void *from = bytes == 4 ? (const void *)&x : bytes == 1 ? (const void *)&byte : (const void *)&half;
     memcpy((uint8_t *)scales + i * bytes, from, bytes);
 }
@@ -123,6 +124,13 @@ static void random_groups(struct kernel_test *l, const struct format *f, uint8_t
         if (f->has_bias)
             put_scale(f->scale, -s * top / 2, biases, i);
     }
+}
+
+/* Writes the matrix's factor, with which scales keep their size. */
+static void random_factor(struct kernel_test *l, uint8_t *to)
+{
+    float factor = kt_uniform(l, 0.5f, 1.5f);
+    memcpy(to, &factor, sizeof factor);
 }
 
 /* Codes at random, of 8-bit floats no NaN; plain numbers with 1 / sqrt(cols) of spread. */
@@ -173,7 +181,8 @@ static void random_parts(struct kernel_test *l, uint32_t format, uint64_t n, uin
 {
     const struct format *f = format_of(format);
     uint64_t codes = format_code_bytes(f, n), scales = format_scale_bytes(f, n);
-    uint8_t *raw = mem_new(codes + 2 * scales, 1, &l->err);
+    uint64_t biases = format_bias_bytes(f, n);
+    uint8_t *raw = mem_new(codes + scales + biases, 1, &l->err);
     if (!raw)
         return;
     if (format_is_block(format))
@@ -182,9 +191,11 @@ static void random_parts(struct kernel_test *l, uint32_t format, uint64_t n, uin
         random_numbers(l, format, raw, codes, cols);
     if (scales)
         random_groups(l, f, raw + codes, raw + codes + scales, n / f->group, cols);
+    if (f->has_factor)
+        random_factor(l, raw + codes + scales);
     place_part(l, raw, codes, at[0]);
     place_part(l, raw + codes, scales, at[1]);
-    place_part(l, raw + codes + scales, f->has_bias ? scales : 0, at[2]);
+    place_part(l, raw + codes + scales, biases, at[2]);
     free(raw);
 }
 
@@ -504,7 +515,7 @@ const uint32_t kt_formats[KT_N_FORMATS] = {FORMAT_Q4,
                                            FORMAT_Q8 + FORMAT_SCALE_F32,
                                            FORMAT_FP8,
                                            FORMAT_FP8_32,
-                                           FORMAT_NVFP4_F32};
+                                           FORMAT_NVFP4_FACTOR};
 
 const char *kt_format_name(uint32_t format)
 {

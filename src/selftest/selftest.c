@@ -335,7 +335,7 @@ static void mixed_linear_cases(struct kernel_test *l)
          true,
          LINEAR_GEMV},
         {1, {67}, {FORMAT_NVFP4}, 8192, 3, true, false, LINEAR_GEMV},
-        {1, {67}, {FORMAT_NVFP4_F32}, 8192, 3, true, false, LINEAR_GEMV},
+        {1, {67}, {FORMAT_NVFP4_FACTOR}, 8192, 3, true, false, LINEAR_GEMV},
         {3, {130, 33, 1}, {FORMAT_MXFP4, FORMAT_BF16, FORMAT_Q5}, 320, 65, true, true, LINEAR_GEMV},
         {1, {70}, {FORMAT_Q2}, 18432, 1, false, true, LINEAR_GEMV},
     };

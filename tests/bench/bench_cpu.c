@@ -79,7 +79,7 @@ static void prepare(struct bench *b, uint32_t format, uint32_t cols, uint64_t me
 {
     const struct format *f = format_of(format);
     bool is_plain = f->scheme == SCHEME_PLAIN;
-    uint64_t row = format_all_bytes(f, cols);
+    uint64_t row = format_code_bytes(f, cols) + (1u + f->has_bias) * format_scale_bytes(f, cols);
     uint32_t rows = (uint32_t)((megabytes << 20) / row / BLOCK_ROWS * BLOCK_ROWS);
     uint64_t codes = format_code_bytes(f, (uint64_t)rows * cols),
              groups = format_scale_bytes(f, (uint64_t)rows * cols);
@@ -140,7 +140,8 @@ static void run_gemm(void *ctx, uint32_t block, uint32_t thread)
     const struct format *f = format_of(w.format);
     w.weight = (const uint8_t *)w.weight + format_code_bytes(f, row * w.cols);
     w.scales = (const uint8_t *)w.scales + format_scale_bytes(f, row * w.cols);
-    w.biases = (const uint8_t *)w.biases + format_scale_bytes(f, row * w.cols);
+    if (f->has_bias)
+        w.biases = (const uint8_t *)w.biases + format_scale_bytes(f, row * w.cols);
     const struct cpu_gemm_call call = {.w = &w,
                                        .packed = b->packed,
                                        .n = b->n,

@@ -71,11 +71,11 @@ static void use_source(struct gguf_source *s, const struct config *c)
     struct moeflux_err e = {0};
     if (target_answered(gguf_source_open(s, &m, &e), &e))
         for (size_t i = 0; i < m.n_tensors; i++)
-            use_tensor(s, &m.tensors[i]);
+            if (m.tensors[i].dtype == DTYPE_GGUF)
+                use_tensor(s, &m.tensors[i]);
     struct tensor_list l = {m.tensors, m.n_tensors, m.n_tensors};
     tensor_list_free(&l);
-    free(s->places);
-    s->places = NULL;
+    gguf_source_close(s, &m);
 }
 
 static void use_vocab(const struct gguf *g)

@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/open_file.h"
 #include "base/str.h"
+#include "args.h"
 #include "fuzz/target.h"
 #include "model/config.h"
 #include "model/config_read.h"
@@ -50,8 +51,11 @@ void target_config(const uint8_t *data, size_t n)
         target_answered(config_add_eos(&c, root, "config.json", &e), &e);
     }
     config_free(&c);
-    if (target_answered(quant_config_read(&q, root, "config.json", &e), &e))
+    if (target_answered(quant_config_read(&q, root, "config.json", &e), &e)) {
         target_answered(quant_config_matrix(&q, "language_model.model.layers.0.mlp.gate", &entry, &e), &e);
+        uint32_t format = quant_groups_format(&q.groups, "model.layers.0.mlp.experts.0.up_proj");
+        target_need(format < FORMAT_END || format == FORMAT_NONE, "a matrix without a format");
+    }
     json_decref(root);
 }
 

@@ -95,6 +95,13 @@ static void write_models(struct seeds *s)
              "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"transform_config\":{},"
              "\"format\":\"nvfp4-pack-quantized\",\"config_groups\":{\"g\":{\"weights\":{"
              "\"type\":\"float\",\"num_bits\":4,\"group_size\":16}}}}}");
+    put_text(
+        s, "config",
+        "{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"mixed-precision\","
+        "\"ignore\":[\"lm_head\",\"re:.*mlp\\\\.gate$\"],\"config_groups\":{\"g\":{\"format\":\"float-"
+        "quantized\","
+        "\"targets\":[\"Linear\"],\"weights\":{\"type\":\"float\",\"num_bits\":8,\"strategy\":\"block\","
+        "\"block_structure\":[128,128]}},\"h\":{\"targets\":[\"re:^a.b$\"],\"weights\":null}}}}");
     put(s, "safetensors", "#", "\x02\0\0\0\0\0\0\0{}", 10);
     const char *packed = small_model_make(target_new_dir("seed-model"), 9);
     put_file(s, "config", "", tmp_tree_path(packed, "config.json"));
@@ -122,11 +129,16 @@ static void write_models(struct seeds *s)
 /* Small models, of codes that are kept and of some that are not, and a tokenizer. */
 static void write_gguf(struct seeds *s)
 {
-    static const uint32_t types[] = {2, 7, 39};
+    enum { NVFP4 = 40 };
+    static const uint32_t types[] = {2, 7, 39, NVFP4};
     static const char *const tokens[] = {"a", "b", "ab", "<|end|>"}, *const merges[] = {"a b"};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         struct gguf_writer w = {0};
         gguf_writer_model(&w, 64, 64, types[i]);
+        if (types[i] == NVFP4) {
+            gguf_writer_tensor(&w, "blk.0.ffn_gate_exps.scale", 0, 2, 1, 1);
+            gguf_writer_tensor(&w, "blk.0.ffn_up_exps.scale", 0, 2, 1, 1);
+        }
         gguf_writer_text(&w, "tokenizer.ggml.model", "gpt2");
         gguf_writer_text(&w, "tokenizer.ggml.pre", "qwen2");
         gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, 4);

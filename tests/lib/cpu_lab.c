@@ -40,7 +40,7 @@ static void put_scale(uint32_t scale, float v, void *to, uint64_t i)
     uint8_t *bytes = to;
     if (scale == SCALE_E8M0)
         bytes[i] = (uint8_t)(127 + ilogbf(v));
-    else if (scale == SCALE_E4M3)
+    else if (scale == SCALE_E4M3 || scale == SCALE_E4M3_FACTOR)
         bytes[i] = (uint8_t)((v < 0 ? 0x80 : 0) | (1 + (uint32_t)(fabsf(v) * 0x1p10f) % 100));
     else if (scale == SCALE_F32)
         memcpy(bytes + 4 * i, &v, sizeof v);
@@ -97,6 +97,9 @@ void cpu_lab_matrix(struct cpu_lab *l, uint32_t format, uint32_t rows, uint32_t 
         fill_numbers(format, bytes, l->weight, &r);
     if (f->scale_bytes > 0)
         fill_groups(l, f, n / f->group, &r);
+    const float factor = 0.37f;
+    if (f->has_factor)
+        memcpy(l->biases, &factor, sizeof factor);
 }
 
 /* room gives one byte more than it is asked for. */

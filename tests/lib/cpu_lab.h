@@ -32,7 +32,7 @@ const char *cpu_lab_format(uint32_t format, char out[CPU_LAB_NAME]);
         FORMAT_Q3 + FORMAT_GROUP_32 + FORMAT_SCALE_F16, FORMAT_Q4 + FORMAT_GROUP_32,                         \
         FORMAT_Q4 + FORMAT_GROUP_128 + FORMAT_SCALE_F16, FORMAT_Q5 + FORMAT_GROUP_32 + FORMAT_SCALE_F32,     \
         FORMAT_Q6 + FORMAT_GROUP_128, FORMAT_Q6 + FORMAT_SCALE_F16, FORMAT_Q8 + FORMAT_GROUP_32,             \
-        FORMAT_Q8 + FORMAT_GROUP_128 + FORMAT_SCALE_F32, FORMAT_FP8, FORMAT_FP8_32, FORMAT_NVFP4_F32,        \
+        FORMAT_Q8 + FORMAT_GROUP_128 + FORMAT_SCALE_F32, FORMAT_FP8, FORMAT_FP8_32, FORMAT_NVFP4_FACTOR,     \
         CPU_LAB_SHORT_BLOCKS, CPU_LAB_BLOCKS
 /* Block formats of 32 or 64 columns, and of 256. */
 #define CPU_LAB_SHORT_BLOCKS                                                                                 \

@@ -398,19 +398,36 @@ static json_t *read_config(const char *from)
     return config;
 }
 
+/* The blocks of ModelOpt and compressed-tensors for NVFP4, next to 8-bit floats if there are some. */
+static json_t *nvfp4_block(const struct publish_form *form)
+{
+    if (form->nvfp4 == PUBLISH_MODELOPT)
+        return json_pack("{s:s, s:s, s:[s]}", "quant_method", "modelopt", "quant_algo",
+                         form->block ? "MIXED_PRECISION" : "NVFP4", "ignore", "lm_head");
+    json_t *block = json_pack("{s:s, s:s, s:[s,s], s:{s:{s:[s], s:{s:s, s:i, s:i}}}}", "quant_method",
+                              "compressed-tensors", "format", "nvfp4-pack-quantized", "ignore", "lm_head",
+                              "re:.*mlp\\.gate$", "config_groups", "group_0", "targets", "Linear", "weights",
+                              "type", "float", "num_bits", 4, "group_size", 16);
+    if (!form->block)
+        return block;
+    json_t *groups = json_object_get(block, "config_groups"), *first = json_object_get(groups, "group_0");
+    json_object_set_new(block, "format", json_string("mixed-precision"));
+    json_object_set_new(first, "format", json_string("nvfp4-pack-quantized"));
+    json_object_set_new(first, "targets", json_pack("[s]", "re:.*mlp.experts.*"));
+    json_object_set_new(groups, "group_1",
+                        json_pack("{s:s, s:[s], s:{s:s, s:i, s:s}}", "format", "float-quantized", "targets",
+                                  "Linear", "weights", "type", "float", "num_bits", 8, "strategy",
+                                  form->scales == PUBLISH_FOR_ALL ? "tensor" : "channel"));
+    json_object_set_new(groups, "group_2", json_pack("{s:[s], s:n}", "targets", "Conv1d", "weights"));
+    return block;
+}
+
 static void finish(struct publisher *p, const char *to, json_t *config)
 {
     json_object_del(config, "quantization");
     json_object_del(config, "quantization_config");
     if (p->form.nvfp4 && !p->form.widened)
-        json_object_set_new(config, "quantization_config",
-                            p->form.nvfp4 == PUBLISH_MODELOPT
-                                ? json_pack("{s:s, s:s, s:[s]}", "quant_method", "modelopt", "quant_algo",
-                                            p->form.block ? "MIXED_PRECISION" : "NVFP4", "ignore", "lm_head")
-                                : json_pack("{s:s, s:s, s:{s:{s:{s:s, s:i, s:i}}}}", "quant_method",
-                                            "compressed-tensors", "format", "nvfp4-pack-quantized",
-                                            "config_groups", "group_0", "weights", "type", "float",
-                                            "num_bits", 4, "group_size", 16));
+        json_object_set_new(config, "quantization_config", nvfp4_block(&p->form));
     else if (p->form.block && !p->form.widened && p->form.scales == PUBLISH_FOR_BLOCKS)
         json_object_set_new(config, "quantization_config",
                             json_pack("{s:s, s:s, s:[i, i]}", "quant_method", "fp8", "fmt", "e4m3",

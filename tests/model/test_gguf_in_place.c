@@ -16,7 +16,10 @@
 #include "golden.h"
 #include "gguf_writer.h"
 #include "model/gguf/names.h"
+#include "model/extent_rule.h"
 #include "model/model_dir.h"
+#include "model/model_dir_find.h"
+#include "model/model_dir_read.h"
 #include "selftest/random_blocks.h"
 #include "sequence.h"
 #include "text/tokenizer/tokenizer.h"
@@ -118,9 +121,29 @@ static uint32_t next_random(void *ctx)
     return (uint32_t)(*s >> 33);
 }
 
+/* What a file has: blocks, or their numbers as F32; with factors, as llama.cpp's converter writes NVFP4. */
+enum form { AS_BLOCKS, AS_F32, WITH_FACTORS, WITH_FACTORS_AS_F32 };
+
+/* Adds X.scale and X.input_scale of matrix X.weight, or multiplies its numbers. depth: number of matrices. */
+static void add_factors(struct gguf_writer *w, const char *weight, uint64_t n, uint64_t depth, bool as_f32,
+                        float *numbers)
+{
+    const float factors[] = {0.5f + (float)strlen(weight) / 16, 1.75f}, ones[] = {1, 1};
+    char name[64];
+    for (uint64_t i = 0; i < n && as_f32; i++)
+        numbers[i] *= factors[i / (n / depth)];
+    if (as_f32)
+        return;
+    snprintf(name, sizeof name, "%.*s.scale", (int)(strlen(weight) - strlen(".weight")), weight);
+    gguf_writer_bytes(w, name, GGML_TYPE_F32, depth, 1, 1, factors);
+    snprintf(name, sizeof name, "%.*s.input_scale", (int)(strlen(weight) - strlen(".weight")), weight);
+    gguf_writer_bytes(w, name, GGML_TYPE_F32, depth, 1, 1, ones);
+}
+
 /* Writes a model whose matrices are random blocks of a type, or the same numbers as F32. w: has what else the
  * file gets. */
-static void write_model(struct gguf_writer w, uint32_t type, bool as_f32, const char *dir, const char *name)
+static void write_model(struct gguf_writer w, uint32_t type, enum form form, const char *dir,
+                        const char *name)
 {
     static const struct {
         const char *name;
@@ -138,6 +161,7 @@ static void write_model(struct gguf_writer w, uint32_t type, bool as_f32, const 
                  {"blk.0.attn_k_norm.weight", 64, 1, 1},  {"blk.0.attn_output.weight", 64, 256, 0},
                  {"blk.0.ffn_gate_inp.weight", 256, 2, 0}};
     const struct ggml_type *t = ggml_type_find(type);
+    bool as_f32 = form == AS_F32 || form == WITH_FACTORS_AS_F32;
     uint64_t seed = type + 1;
     gguf_writer_values(&w, 256, 256);
     for (size_t i = 0; i < sizeof matrices / sizeof *matrices; i++) {
@@ -148,6 +172,8 @@ static void write_model(struct gguf_writer w, uint32_t type, bool as_f32, const 
         assert_true(blocks && numbers);
         random_blocks_fill(t->format, n / t->block, 0.06f, next_random, &seed, blocks);
         format_decode(format_of(t->format), blocks, NULL, NULL, 0, n, numbers);
+        if (form >= WITH_FACTORS)
+            add_factors(&w, matrices[i].name, n, depth, as_f32, numbers);
         gguf_writer_bytes(&w, matrices[i].name, as_f32 ? GGML_TYPE_F32 : type, cols, rows, depth,
                           as_f32 ? (const void *)numbers : blocks);
         free(blocks);
@@ -177,8 +203,8 @@ static void every_type_gives_the_logits_of_its_numbers(void **state)
         if (!t || t->block < 2)
             continue;
         n_types++;
-        write_model((struct gguf_writer){0}, type, false, tmp, "blocks.gguf");
-        write_model((struct gguf_writer){0}, type, true, tmp, "numbers.gguf");
+        write_model((struct gguf_writer){0}, type, AS_BLOCKS, tmp, "blocks.gguf");
+        write_model((struct gguf_writer){0}, type, AS_F32, tmp, "numbers.gguf");
         evaluate(tmp_tree_path(tmp, "blocks.gguf"), 0, blocks);
         evaluate(tmp_tree_path(tmp, "numbers.gguf"), 0, numbers);
         for (size_t i = 0; i < 4 * (size_t)MAX_VOCAB; i++) {
@@ -192,6 +218,99 @@ static void every_type_gives_the_logits_of_its_numbers(void **state)
     tmp_tree_remove(tmp);
 }
 
+enum { NVFP4 = 40 };
+
+static void expect_near(const float *got, const float *want, const char *what)
+{
+    double most = 0, apart = 0;
+    for (size_t i = 0; i < 4 * (size_t)MAX_VOCAB; i++) {
+        most = fmax(most, fabs((double)want[i]));
+        apart = fmax(apart, fabs((double)want[i] - (double)got[i]));
+    }
+    if (!(most > 0 && apart < 1e-4 * most))
+        fail_msg("%s: logits are off by %g of %g", what, apart, most);
+}
+
+static void factors_of_nvfp4_multiply_its_numbers(void **state)
+{
+    (void)state;
+    static float want[4 * MAX_VOCAB], got[4 * MAX_VOCAB], plain[4 * MAX_VOCAB];
+    char *tmp = tmp_tree_new();
+    const char *blocks = tmp_tree_path(tmp, "blocks.gguf"), *copy = tmp_tree_path(tmp, "copy");
+    struct moeflux_err e = {0};
+    struct convert_result r;
+    struct moeflux_needs needs;
+    const struct convert_options o = {.src = blocks, .dst = copy, .verify = true, .n_threads = 2};
+    write_model((struct gguf_writer){0}, NVFP4, WITH_FACTORS_AS_F32, tmp, "numbers.gguf");
+    evaluate(tmp_tree_path(tmp, "numbers.gguf"), 0, want);
+    write_model((struct gguf_writer){0}, NVFP4, AS_BLOCKS, tmp, "blocks.gguf");
+    evaluate(blocks, 0, plain);
+    assert_memory_not_equal(plain, want, sizeof want);
+    write_model((struct gguf_writer){0}, NVFP4, WITH_FACTORS, tmp, "blocks.gguf");
+    evaluate(blocks, 0, got);
+    expect_near(got, want, "as it lies");
+    evaluate(blocks, 2, plain);
+    assert_memory_equal(plain, got, sizeof got);
+    check_ok(convert_run(&o, &r, &e), &e);
+    evaluate(copy, 0, plain);
+    assert_memory_equal(plain, got, sizeof got);
+    check_ok(moeflux_get_needs(blocks, &needs, &e), &e);
+    assert_string_equal(needs.expert_formats, "NVFP4");
+    check_ok(moeflux_get_needs(copy, &needs, &e), &e);
+    assert_string_equal(needs.expert_formats, "nvfp4");
+    tmp_tree_remove(tmp);
+}
+
+/* Blocks are read in pieces that begin anywhere within one. */
+static void pieces_of_nvfp4_are_those_of_the_whole(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    write_model((struct gguf_writer){0}, NVFP4, WITH_FACTORS, tmp, "blocks.gguf");
+    check_ok(model_dir_open(&m, tmp_tree_path(tmp, "blocks.gguf"), &e), &e);
+    assert_int_equal(m.experts[0].formats.up, FORMAT_NVFP4_FACTOR);
+    assert_int_equal(m.experts[0].bytes, 3 * (256 * 256 * 9 / 16 + FORMAT_FACTOR_BYTES));
+    static const char *const names[] = {"model.layers.0.self_attn.q_proj.weight",
+                                        "model.layers.0.self_attn.q_proj.scales"};
+    for (int i = 0; i < 2; i++) {
+        const struct tensor *t = model_dir_find(&m, names[i]);
+        assert_non_null(t);
+        uint8_t *whole = malloc(t->bytes), *part = malloc(t->bytes);
+        assert_true(whole && part);
+        check_ok(model_dir_read(&m, t, 0, t->bytes, whole, &e), &e);
+        for (uint64_t from = 0; from < t->bytes; from += 13) {
+            uint64_t n = t->bytes - from < 71 ? t->bytes - from : 71;
+            check_ok(model_dir_read(&m, t, from, n, part, &e), &e);
+            assert_memory_equal(part, whole + from, n);
+        }
+        free(whole);
+        free(part);
+    }
+    struct extent x[EXPERT_MAX_EXTENTS];
+    assert_int_equal(model_dir_expert(&m, 0, 1, x), 3);
+    uint8_t *bytes = malloc(x[0].bytes), *slot = malloc(m.experts[0].bytes),
+            *want = malloc(m.experts[0].bytes);
+    assert_true(bytes && slot && want);
+    memset(bytes, 0x35, x[0].bytes);
+    for (uint64_t i = 0; i < x[0].bytes; i += 5)
+        bytes[i] = (uint8_t)(i % 113);
+    memset(slot, 1, m.experts[0].bytes);
+    memset(want, 1, m.experts[0].bytes);
+    assert_true(extent_rule_place(x[0].rule, &x[0].factor, 0, bytes, x[0].bytes, want));
+    for (uint64_t from = 0, n; from < x[0].bytes; from += n) {
+        n = x[0].bytes - from < 100 ? x[0].bytes - from : 100;
+        assert_true(extent_rule_place(x[0].rule, &x[0].factor, from, bytes + from, n, slot));
+    }
+    assert_memory_equal(slot, want, m.experts[0].bytes);
+    free(bytes);
+    free(slot);
+    free(want);
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
 static void tensors_at_any_byte_give_the_same_bits(void **state)
 {
     (void)state;
@@ -200,12 +319,13 @@ static void tensors_at_any_byte_give_the_same_bits(void **state)
     static float even[4 * MAX_VOCAB], odd[4 * MAX_VOCAB];
     char *tmp = tmp_tree_new();
     for (uint32_t i = 0; i < sizeof types / sizeof *types; i++) {
-        write_model((struct gguf_writer){0}, types[i], i == 0, tmp, "even.gguf");
+        enum form form = i == 0 ? AS_F32 : AS_BLOCKS;
+        write_model((struct gguf_writer){0}, types[i], form, tmp, "even.gguf");
         evaluate(tmp_tree_path(tmp, "even.gguf"), 0, even);
         for (uint32_t more = 0; more < 4; more++) {
             struct gguf_writer w = {.align = 1};
             gguf_writer_text(&w, "general.name", &"123"[3 - more]);
-            write_model(w, types[i], i == 0, tmp, "odd.gguf");
+            write_model(w, types[i], form, tmp, "odd.gguf");
             for (uint32_t slots = 0; slots <= 2; slots += 2) {
                 evaluate(tmp_tree_path(tmp, "odd.gguf"), slots, odd);
                 if (even[0] == even[1] || memcmp((const void *)even, (const void *)odd, sizeof even) != 0)
@@ -376,6 +496,17 @@ static void files_that_contradict_themselves_are_refused(void **state)
     gguf_writer_model(&w, 256, 256, Q8_0);
     gguf_writer_tensor(&w, "blk.0.attn_q.scale", 0, 1, 1, 1);
     expect_refused(&w, ERR_UNSUPPORTED, "tensor blk.0.attn_q.scale: not one that Qwen3-MoE has");
+    gguf_writer_model(&w, 256, 256, Q8_0);
+    gguf_writer_tensor(&w, "blk.0.ffn_down_exps.scale", 0, 2, 1, 1);
+    expect_refused(&w, ERR_UNSUPPORTED, "tensor blk.0.ffn_down_exps.scale: nothing reads it");
+    gguf_writer_model(&w, 256, 256, NVFP4);
+    gguf_writer_tensor(&w, "blk.0.ffn_down_exps.scale", 0, 1, 1, 1);
+    expect_refused(&w, ERR_FORMAT,
+                   "tensor blk.0.ffn_down_exps.scale: F32, 4 bytes, expected F32, 8 bytes of factors");
+    static const float factors[] = {1, INFINITY};
+    gguf_writer_model(&w, 256, 256, NVFP4);
+    gguf_writer_bytes(&w, "blk.0.ffn_up_exps.scale", 0, 2, 1, 1, factors);
+    expect_refused(&w, ERR_FORMAT, "tensor blk.0.ffn_up_exps.scale: ");
     gguf_writer_model(&w, 256, 256, Q8_0);
     gguf_writer_tensor(&w, "rope_freqs.weight", 0, 32, 1, 1);
     expect_refused(&w, ERR_UNSUPPORTED, "tensor rope_freqs.weight: not one that Qwen3-MoE has");
@@ -763,6 +894,8 @@ int main(void)
         cmocka_unit_test(logits_are_those_of_the_numbers_in_the_file),
         cmocka_unit_test(streamed_experts_give_the_same_bits),
         cmocka_unit_test(every_type_gives_the_logits_of_its_numbers),
+        cmocka_unit_test(factors_of_nvfp4_multiply_its_numbers),
+        cmocka_unit_test(pieces_of_nvfp4_are_those_of_the_whole),
         cmocka_unit_test(tensors_at_any_byte_give_the_same_bits),
         cmocka_unit_test(convert_gives_the_same_numbers),
         cmocka_unit_test(control_tokens_that_are_marked_as_normal_act_as_control_tokens),

@@ -15,7 +15,6 @@
 #include "device.h"
 #include "model/model_dir_find.h"
 #include "model/model_dir_read.h"
-#include "model/nvfp4.h"
 #include "model_dirs.h"
 #include "publish.h"
 #include "sequence.h"
@@ -62,27 +61,23 @@ static float largest_difference(const float *a, const float *b)
 
 /* --- numbers --- */
 
-/* Every code of a scale, multiplied and divided. */
-static void scales_are_those_of_the_libraries(void **state)
+/* Every code of a scale: the number of a 1 (code 2) with it is the library's formula. */
+static void scales_are_multiplied_by_the_factor(void **state)
 {
     (void)state;
-    uint8_t codes[256], out[256 * sizeof(float)];
-    for (int i = 0; i < 256; i++)
-        codes[i] = (uint8_t)i;
-    for (int divides = 0; divides < 2; divides++) {
-        const struct tensor_factor f = {true, divides, 0.0137F};
-        assert_false(nvfp4_read_scales(&f, codes, 256, out)); /* 0x7f and 0xff are NaN */
-        codes[0x7f] = codes[0xff] = 1;
-        uint8_t *at_end = out + 3 * sizeof codes;
-        memcpy(at_end, codes, sizeof codes);
-        assert_true(nvfp4_read_scales(&f, at_end, 256, out));
-        for (int i = 0; i < 256; i++) {
-            float x, scale = e4m3_to_float(codes[i]);
-            memcpy(&x, out + (size_t)i * sizeof x, sizeof x);
-            assert_true(x == (divides ? scale / f.by : scale * f.by));
-        }
-        codes[0x7f] = 0x7f;
-        codes[0xff] = 0xff;
+    enum { GROUP = 16 };
+    const struct format *f = format_of(FORMAT_NVFP4_FACTOR);
+    const float factor = 0.0137F;
+    uint8_t codes[GROUP / 2], scale;
+    float numbers[GROUP];
+    memset(codes, 0x22, sizeof codes);
+    for (int i = 0; i < 256; i++) {
+        scale = (uint8_t)i;
+        bool is_number = (i & 0x7f) != 0x7f;
+        assert_int_equal(format_scales_are_finite(f->scale, &scale, 1), is_number);
+        format_decode(f, codes, &scale, &factor, 0, GROUP, numbers);
+        for (int k = 0; k < GROUP && is_number; k++)
+            assert_true(numbers[k] == e4m3_to_float(scale) * factor);
     }
 }
 
@@ -101,6 +96,8 @@ static const struct {
     {"families/glm-odd", {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED}},
     /* The rest has 8-bit floats: quant_algo MIXED_PRECISION. */
     {"qwen3-odd/mlx", {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT, .block = 1, .scales = PUBLISH_FOR_ALL}},
+    /* The same of compressed-tensors: a group of each. */
+    {"qwen3-odd/mlx", {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED, .block = 1, .scales = PUBLISH_FOR_ROWS}},
     /* All of them: quant_algo FP8. */
     {"qwen3-odd/mlx", {.dtype = "F32", .block = 1, .scales = PUBLISH_FOR_ALL, .modelopt_fp8 = true}},
 };
@@ -157,7 +154,8 @@ static void a_converted_copy_has_the_same_logits(void **state)
         assert_string_equal(needs.expert_formats, "nvfp4");
         assert_non_null(strstr(needs.dense_formats, "nvfp4 "));
         check_ok(moeflux_get_needs(copy, &needs, &e), &e);
-        assert_string_equal(needs.expert_formats, "nvfp4 f32");
+        assert_string_equal(needs.expert_formats, "nvfp4");
+        assert_non_null(strstr(needs.dense_formats, "nvfp4 "));
         tmp_tree_remove(tmp);
     }
 }
@@ -178,7 +176,7 @@ static void conversion_takes_fewer_bits(void **state)
     tmp_tree_remove(tmp);
 }
 
-/* A published expert is read as long as its file's bytes: a scale of 16 columns is one byte. */
+/* A published expert is read and held as its file's bytes: a scale of 16 columns is one byte. */
 static void bytes_are_counted_as_they_lie(void **state)
 {
     (void)state;
@@ -189,11 +187,49 @@ static void bytes_are_counted_as_they_lie(void **state)
     for (uint32_t i = 0; i < m.config.n_layers; i++)
         if (config_has_experts(&m.config, i))
             n += 3ull * m.config.moe_inner * m.config.hidden * m.config.n_experts;
-    assert_int_equal(m.experts[0].formats.up, FORMAT_NVFP4_F32);
+    assert_int_equal(m.experts[0].formats.up, FORMAT_NVFP4_FACTOR);
     assert_int_equal(m.expert_bytes, n / 2 + n / 16);
+    /* The memory also has a float32 for each matrix, in 16 bytes. */
+    uint64_t of_each = 3ull * m.config.moe_inner * m.config.hidden;
+    assert_int_equal(m.experts[0].bytes, of_each / 2 + of_each / 16 + (uint64_t)3 * FORMAT_FACTOR_BYTES);
     assert_null(model_dir_find(&m, "model.layers.0.self_attn.k_proj.k_scale"));
     assert_null(model_dir_find(&m, "model.layers.0.self_attn.q_proj.input_scale"));
     model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+/* A configuration alone says what its groups and lists say. */
+static void formats_follow_from_a_configuration_alone(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new(), config[256];
+    struct moeflux_err e = {0};
+    struct moeflux_needs needs;
+    static const struct {
+        const char *name, *dense;
+        struct publish_form form;
+    } cases[] = {
+        {"groups", "nvfp4", {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED}},
+        {"mixed",
+         "fp8",
+         {.dtype = "F32", .nvfp4 = PUBLISH_COMPRESSED, .block = 1, .scales = PUBLISH_FOR_ROWS}},
+        {"lists", "nvfp4", {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *dir = publish(tmp, cases[i].name, "qwen3-odd/mlx", &cases[i].form);
+        struct model_dir m = model_dirs_open(dir);
+        uint64_t bytes = 0;
+        for (uint32_t k = 0; k < m.config.n_layers; k++)
+            bytes += m.experts[k].bytes * m.config.n_experts;
+        model_dir_close(&m);
+        snprintf(config, sizeof config, "%s/config.json", dir);
+        check_ok(moeflux_get_needs(config, &needs, &e), &e);
+        assert_true(needs.is_sketch && !needs.is_assumed);
+        assert_string_equal(needs.expert_formats, "nvfp4");
+        assert_non_null(strstr(needs.dense_formats, cases[i].dense));
+        assert_non_null(strstr(needs.dense_formats, "bf16"));
+        assert_int_equal(needs.expert_bytes, bytes);
+    }
     tmp_tree_remove(tmp);
 }
 
@@ -274,7 +310,7 @@ static void a_module_of_another_form_is_refused(void **state)
         const char *text;
     } cases[] = {
         {TWO_FACTORS, ERR_FORMAT, "q_proj.weight_global_scale: expected .weight_scale_2 for "},
-        {OTHER_DTYPE, ERR_FORMAT, "q_proj.weight_scale_2: BF16, expected F32, one number"},
+        {OTHER_DTYPE, ERR_FORMAT, "q_proj.weight_scale_2: BF16, 2 bytes, expected F32, 4 bytes of factors"},
         {OTHER_SHAPE, ERR_FORMAT,
          "q_proj.weight_scale: shape [2, 8], expected two dimensions and a scale for"},
         {NOT_FINITE, ERR_FORMAT, "q_proj.weight_scale_2: inf, expected a finite number"},
@@ -328,12 +364,76 @@ static void configurations_of_other_algorithms_are_refused(void **state)
     model_dirs_refuse_copy(modelopt, "config.json", "\"quant_algo\"", "\"quant_argo\"", ERR_UNSUPPORTED,
                            "quant_algo is none");
     model_dirs_refuse_copy(packed, "config.json", "\"group_size\": 16", "\"group_size\": 32", ERR_UNSUPPORTED,
-                           "group_0: type float, 4 bits, group of 32; expected float, 4 bits, group of 16");
+                           "group_0: format nvfp4-pack-quantized, type float, 4 bits, group of 32");
     model_dirs_refuse_copy(packed, "config.json", "\"config_groups\"",
                            "\"transform_config\": {\"u\": 1}, \"config_groups\"", ERR_UNSUPPORTED,
                            "a transform_config");
     model_dirs_refuse_copy(packed, "config.json", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
                            ERR_UNSUPPORTED, "format mxfp4-pack-quantized");
+    form.block = 1;
+    form.scales = PUBLISH_FOR_ALL;
+    const char *mixed = publish(tmp, "c", "qwen3-odd/mlx", &form);
+    model_dirs_refuse_copy(mixed, "config.json", "\"float-quantized\"", "\"int-quantized\"", ERR_UNSUPPORTED,
+                           "group_1: format int-quantized, type float, 8 bits");
+    model_dirs_refuse_copy(mixed, "config.json", "\"tensor\"", "\"block\"", ERR_UNSUPPORTED,
+                           "group_1: format float-quantized, type float, 8 bits, group of 0, strategy block");
+    tmp_tree_remove(tmp);
+}
+
+static void groups_of_8_bit_floats_are_read(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    struct publish_form form = {.dtype = "F32", .block = 1, .scales = PUBLISH_FOR_ALL, .modelopt_fp8 = true};
+    const char *all = publish(tmp, "all", "qwen3-odd/mlx", &form);
+    tmp_tree_replace(all, "config.json", "\"modelopt\"", "\"compressed-tensors\"");
+    tmp_tree_replace(all, "config.json", "\"quant_algo\": \"FP8\"", "\"format\": \"float-quantized\"");
+    struct model_dir m = model_dirs_open(all);
+    assert_int_equal(m.experts[0].formats.up, FORMAT_FP8);
+    model_dir_close(&m);
+    form.nvfp4 = PUBLISH_COMPRESSED;
+    const char *mixed = publish(tmp, "mixed", "qwen3-odd/mlx", &form);
+    tmp_tree_replace(mixed, "config.json", "\"tensor\"", "\"block\", \"block_structure\": [128, 64]");
+    m = model_dirs_open(mixed);
+    assert_true(m.fp8.rows == 128 && m.fp8.cols == 64);
+    assert_int_equal(m.experts[0].formats.up, FORMAT_NVFP4_FACTOR);
+    model_dir_close(&m);
+    tmp_tree_remove(tmp);
+}
+
+static void put_codes_for_numbers(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    char shape[64];
+    if (!t)
+        return;
+    if (!strstr(t->name, ".experts.gate_up_proj")) {
+        st_writer_add_like(w, t->name, t, bytes);
+        return;
+    }
+    uint8_t *codes = calloc(t->bytes, 1);
+    assert_non_null(codes);
+    snprintf(shape, sizeof shape, "[%u, %u, %u]", (unsigned)t->shape[0], (unsigned)t->shape[1],
+             (unsigned)t->shape[2] / 2);
+    st_writer_add(w, t->name, "U8", shape, codes, t->bytes / sizeof(float) / 2);
+    free(codes);
+}
+
+/* Nothing says how two codes lie in a byte of such a stack, nor where their scales are. */
+static void a_stack_of_bytes_is_refused(void **state)
+{
+    (void)state;
+    char *tmp = tmp_tree_new();
+    const struct publish_form form = {.dtype = "F32", .fused = true};
+    const char *dir = publish(tmp, "a", "qwen3-odd/mlx", &form), *changed = tmp_tree_path(tmp, "b");
+    struct convert_result r;
+    struct moeflux_err e = {0};
+    const struct convert_options o = {.src = changed, .dst = tmp_tree_path(tmp, "c")};
+    st_writer_rewrite(dir, changed, put_codes_for_numbers);
+    static const char text[] =
+        "mlp.experts.gate_up_proj: U8, expected NVFP4 with a tensor for each expert, BF16";
+    model_dirs_refuse(changed, ERR_FORMAT, text);
+    assert_int_equal(convert_run(&o, &r, &e), ERR_FORMAT);
+    assert_true(strstr(e.text, text) && !strchr(e.text, '\n'));
     tmp_tree_remove(tmp);
 }
 
@@ -355,7 +455,7 @@ static void the_configuration_may_say_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest everywhere[] = {
-        cmocka_unit_test(scales_are_those_of_the_libraries),
+        cmocka_unit_test(scales_are_multiplied_by_the_factor),
     };
     const struct CMUnitTest on_vulkan[] = {
         cmocka_unit_test(nvfp4_agrees_with_its_numbers),
@@ -366,10 +466,13 @@ int main(void)
         cmocka_unit_test(a_converted_copy_has_the_same_logits),
         cmocka_unit_test(conversion_takes_fewer_bits),
         cmocka_unit_test(bytes_are_counted_as_they_lie),
+        cmocka_unit_test(formats_follow_from_a_configuration_alone),
         cmocka_unit_test(a_module_that_lacks_something_is_refused),
         cmocka_unit_test(a_module_of_another_form_is_refused),
         cmocka_unit_test(a_scale_that_is_no_number_is_found_when_it_is_read),
         cmocka_unit_test(configurations_of_other_algorithms_are_refused),
+        cmocka_unit_test(groups_of_8_bit_floats_are_read),
+        cmocka_unit_test(a_stack_of_bytes_is_refused),
         cmocka_unit_test(the_configuration_may_say_nothing),
     };
     return device_run_tests(everywhere, on_vulkan, on_hosts);

@@ -64,7 +64,7 @@ static const struct shape shapes[] = {
                 OF_256(FORMAT_G_Q6_K) OF_256(FORMAT_G_IQ1_S) OF_256(FORMAT_G_IQ1_M) OF_256(FORMAT_G_IQ2_XXS)
                     OF_256(FORMAT_G_IQ2_XS) OF_256(FORMAT_G_IQ2_S) OF_256(FORMAT_G_IQ3_XXS)
                         OF_256(FORMAT_G_IQ3_S) OF_256(FORMAT_G_IQ4_XS) OF_256(FORMAT_G_TQ1_0)
-                            OF_256(FORMAT_G_TQ2_0) OTHERS(FORMAT_FP8_32) OTHERS(FORMAT_NVFP4_F32)};
+                            OF_256(FORMAT_G_TQ2_0) OTHERS(FORMAT_FP8_32) OTHERS(FORMAT_NVFP4_FACTOR)};
 static const uint32_t formats[] = {CPU_LAB_FORMATS};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_FORMATS = sizeof formats / sizeof *formats };
 

@@ -68,7 +68,7 @@ static const struct shape shapes[] = {
                     OF_256(FORMAT_G_IQ2_XS) OF_256(FORMAT_G_IQ2_S) OF_256(FORMAT_G_IQ3_XXS)
                         OF_256(FORMAT_G_IQ3_S) OF_256(FORMAT_G_IQ4_XS) OF_256(FORMAT_G_TQ1_0)
                             OF_256(FORMAT_G_TQ2_0) OTHERS(FORMAT_FP8_32) OF_128(FORMAT_FP8)
-                                OTHERS(FORMAT_NVFP4_F32)};
+                                OTHERS(FORMAT_NVFP4_FACTOR)};
 static const uint32_t formats[] = {CPU_LAB_FORMATS};
 enum {
     N_SHAPES = sizeof shapes / sizeof *shapes,
@@ -119,6 +119,11 @@ static float group_of(const struct cpu_matrix *w, const void *values, uint32_t r
 {
     const struct format *f = format_of(w->format);
     float v = format_scale(f->scale, values, ((uint64_t)row * w->cols + col) / f->group);
+    if (f->has_factor) {
+        float factor;
+        memcpy(&factor, w->biases, sizeof factor);
+        v *= factor;
+    }
     return f->scheme == SCHEME_E2M1 ? v / 2 : v;
 }
 

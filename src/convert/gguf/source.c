@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "args.h"
+#include "base/str.h"
 #include "base/err.h"
 #include "base/f16.h"
 #include "base/file.h"
@@ -16,12 +17,14 @@
 #include "base/ggml_type.h"
 #include "base/mem.h"
 #include "model/gguf/config.h"
+#include "model/gguf/names.h"
 #include "model/gguf/tensors.h"
 #include "model/family.h"
 #include "model/fused.h"
 #include "convert/gguf/blocks.h"
 #include "model/model_file.h"
 #include "model/names.h"
+#include "model/nvfp4.h"
 #include "model/tensor.h"
 
 /* Order of the value heads: unit v * groups + k of the file is our unit k * per + v. Units are rows or
@@ -37,6 +40,8 @@ struct gguf_place {
     const struct gguf_type *type;
     struct head_order rows, cols;
     enum tensor_change change; /* decays, of which the file stores exponentials */
+    float *factors;            /* [n_matrices], a factor of each NVFP4 matrix; NULL: none */
+    uint64_t n_matrices;
 };
 
 /* --- opening --- */
@@ -86,18 +91,51 @@ static int check_order(const struct gguf_source *s, const struct tensor *t, stru
                    p->rows.groups ? "rows" : "columns", o->first + o->unit * o->groups * o->per);
 }
 
-/* Counts the tensor as float32 and notes where it is, unless it is whole numbers. */
+/* Returns the factor of a tensor's matrix; NULL: it has none. */
+static const struct tensor *factor_of(const struct tensor_list *l, const struct tensor *t)
+{
+    char name[GGUF_NAMES_LENGTH];
+    if (!str_ends_with(t->name, ".weight"))
+        return NULL;
+    snprintf(name, sizeof name, "%.*s.global_scale", (int)(strlen(t->name) - strlen(".weight")), t->name);
+    size_t i = 0;
+    while (i < l->n && strcmp(l->items[i].name, name) != 0)
+        i++;
+    return i < l->n ? &l->items[i] : NULL;
+}
+
+/* Reads the factors of NVFP4 matrices. t: as the file has it. */
+static int read_factors(struct gguf_source *s, const struct tensor_list *l, const struct tensor *t,
+                        struct gguf_place *p, struct moeflux_err *e)
+{
+    const struct tensor *f = t->format == FORMAT_G_NVFP4 ? factor_of(l, t) : NULL;
+    if (!f)
+        return 0;
+    const char *path = s->file.files[f->file].path;
+    p->n_matrices = t->n_dims == 3 ? t->shape[0] : 1;
+    int rc = nvfp4_check_factors(f, p->n_matrices, path, e);
+    if (rc < 0)
+        return rc;
+    p->factors = mem_new(p->n_matrices, sizeof *p->factors, e);
+    rc = p->factors ? model_file_read(s->file.files, f, 0, f->bytes, p->factors, e) : ERR_MEMORY;
+    for (uint64_t i = 0; rc == 0 && i < p->n_matrices; i++)
+        rc = nvfp4_check_factor(f, p->factors[i], path, e);
+    return rc;
+}
+
+/* Counts the tensor as float32 and notes where it is, unless it is whole numbers or factors. */
 static int add_place(struct gguf_source *s, const struct config *c, const struct gguf_tensor *from,
-                     struct tensor *t, struct moeflux_err *e)
+                     const struct tensor_list *l, struct tensor *t, struct moeflux_err *e)
 {
     struct gguf_place *p = &s->places[s->n_places];
     const struct ggml_type *blocks = ggml_type_find(from->type);
-    if (t->dtype == DTYPE_I32) /* its bytes are read as they lie */
+    if (t->dtype == DTYPE_I32 || str_ends_with(t->name, ".global_scale")) /* bytes are read as they lie */
         return 0;
     *p = (struct gguf_place){
         .tensor = from, .blocks = blocks, .type = gguf_type_find(blocks->format), .change = t->change};
     if (!s->keeps_blocks)
         find_order(p, c, t->name);
+    int rc = read_factors(s, l, t, p, e);
     t->dtype = DTYPE_GGUF;
     t->format = FORMAT_NONE;
     t->change = TENSOR_AS_IS;
@@ -105,7 +143,7 @@ static int add_place(struct gguf_source *s, const struct config *c, const struct
     t->bytes = sizeof(float);
     for (uint32_t i = 0; i < t->n_dims; i++)
         t->bytes *= t->shape[i];
-    return check_order(s, t, e);
+    return rc < 0 ? rc : check_order(s, t, e);
 }
 
 static int add_tensors(struct gguf_source *s, struct model_dir *m, struct tensor_list *l,
@@ -116,7 +154,7 @@ static int add_tensors(struct gguf_source *s, struct model_dir *m, struct tensor
     s->places = mem_new(g->n_tensors, sizeof *s->places, e);
     int rc = s->places && from ? gguf_tensors_list(g, &m->config, l, from, &m->n_left_out, e) : ERR_MEMORY;
     for (size_t i = 0; rc == 0 && i < l->n; i++)
-        rc = add_place(s, &m->config, from[i], &l->items[i], e);
+        rc = add_place(s, &m->config, from[i], l, &l->items[i], e);
     free(from);
     if (rc == 0)
         rc = fused_split(l, m->config.family->fused, &m->config, 0, m->path, e);
@@ -148,23 +186,27 @@ void gguf_source_close(struct gguf_source *s, struct model_dir *m)
         m->n_files = 0;
     }
     gguf_close(&s->file);
+    for (size_t i = 0; i < s->n_places; i++)
+        free(s->places[i].factors);
     free(s->places);
     *s = (struct gguf_source){0};
 }
 
 /* --- formats --- */
 
-/* Returns whether reordering keeps groups of 32 columns together. */
-static bool keeps_groups(const struct gguf_place *p)
+/* Returns whether reordering keeps groups of so many columns together. */
+static bool keeps_groups(const struct gguf_place *p, uint64_t cols)
 {
-    return p->cols.groups == 0 || p->cols.unit % GGUF_GROUP == 0;
+    return p->cols.groups == 0 || p->cols.unit % cols == 0;
 }
 
 bool gguf_source_holds(const struct gguf_source *s, const struct tensor *t, uint32_t format)
 {
     const struct gguf_place *p = place_of(s, t);
     const struct format *f = format_of(format);
-    if (p->type->bits == 0 || !keeps_groups(p))
+    if (format == FORMAT_NVFP4_FACTOR)
+        return p->factors && keeps_groups(p, p->blocks->block);
+    if (p->type->bits == 0 || !keeps_groups(p, GGUF_GROUP))
         return false;
     if (format == FORMAT_MXFP4)
         return p->type->format == FORMAT_G_MXFP4;
@@ -183,6 +225,7 @@ static uint32_t own_format(const struct gguf_source *s, const struct tensor *t)
     const struct gguf_place *p = place_of(s, t);
     uint32_t scale = s->rounds_scales && p->type->bits ? SCALE_F16 : p->type->scale;
     uint32_t exact = p->type->format == FORMAT_G_MXFP4 ? FORMAT_MXFP4
+                     : p->factors                      ? FORMAT_NVFP4_FACTOR
                                                        : format_find_affine(p->type->bits, GGUF_GROUP, scale);
     return exact != FORMAT_NONE && gguf_source_holds(s, t, exact) ? exact : lossy_format(p->type->instead);
 }
@@ -191,7 +234,8 @@ static uint32_t own_format(const struct gguf_source *s, const struct tensor *t)
 static bool is_kept(const struct gguf_source *s, const struct tensor *t)
 {
     const struct ggml_type *blocks = place_of(s, t)->blocks;
-    return s->keeps_blocks && format_is_block(blocks->format) && blocks->format != FORMAT_G_MXFP4;
+    return s->keeps_blocks && format_is_block(blocks->format) && blocks->format != FORMAT_G_MXFP4 &&
+           !place_of(s, t)->factors;
 }
 
 uint32_t gguf_source_format(const struct gguf_source *s, const struct tensor *t)
@@ -294,11 +338,20 @@ static int add_numbers(void *ctx, const struct gguf_place *p, const uint8_t *blo
     return 0;
 }
 
+float gguf_source_factor(const struct gguf_source *s, const struct tensor *t, uint64_t at)
+{
+    const struct gguf_place *p = place_of(s, t);
+    uint64_t of_each = p->tensor->shape[0] * p->tensor->shape[1];
+    return p->n_matrices > 1 ? p->factors[at / of_each] : p->factors[0];
+}
+
 int gguf_source_read(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n,
                      float *out, struct moeflux_err *e)
 {
     float *end = out;
     int rc = walk(s, t, first, n, add_numbers, &end, e);
+    for (uint64_t i = 0; rc == 0 && place_of(s, t)->factors && i < n; i++)
+        out[i] *= gguf_source_factor(s, t, first + i);
     if (rc == 0)
         tensor_apply_change(place_of(s, t)->change, out, n);
     return rc;
@@ -375,6 +428,14 @@ static int add_groups(void *ctx, const struct gguf_place *p, const uint8_t *bloc
         gguf_mxfp4(block, w->codes, w->scales);
         w->codes += GGUF_GROUP / 2;
         return isfinite(e8m0_to_float(*w->scales++)) ? 0 : fail_scale(w, p, NAN, e);
+    }
+    if (w->format == format_of(FORMAT_NVFP4_FACTOR)) {
+        assert(from == 0 && n == p->blocks->block);
+        nvfp4_split(block, 0, NVFP4_BLOCK_BYTES, w->codes, w->scales);
+        bool is_finite = format_scales_are_finite(w->format->scale, w->scales, NVFP4_BLOCK_SCALES);
+        w->codes += NVFP4_BLOCK_CODES;
+        w->scales += NVFP4_BLOCK_SCALES;
+        return is_finite ? 0 : fail_scale(w, p, NAN, e);
     }
     gguf_type_groups(p->type, block, all);
     bool rounds = w->format->scale == SCALE_F16 && p->type->scale != SCALE_F16;

@@ -42,12 +42,15 @@ uint32_t gguf_source_expert_format(const struct gguf_source *s, const struct ten
  * it holds its codes. */
 bool gguf_source_holds(const struct gguf_source *s, const struct tensor *t, uint32_t format);
 
+/* Returns the factor of the matrix that has number `at`. The tensor has some: its format is NVFP4_FACTOR. */
+float gguf_source_factor(const struct gguf_source *s, const struct tensor *t, uint64_t at);
+
 /* Reads numbers [first, first + n) as float32. ERR_IO. */
 int gguf_source_read(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n,
                      float *out, struct moeflux_err *e);
-/* Reads them, whole groups, as codes of a format that holds them. Adds to `sum` the errors of rounding the
- * scales, which is nothing if they are exact; NULL: not measured. ERR_FORMAT: a scale is not finite or does
- * not fit. */
+/* Reads them, whole groups or blocks, as codes of a format that holds them. Adds to `sum` the errors of
+ * rounding the scales, which is nothing if they are exact; NULL: not measured. ERR_FORMAT: a scale is not
+ * finite or does not fit. */
 int gguf_source_codes(const struct gguf_source *s, const struct tensor *t, uint64_t first, uint64_t n,
                       uint32_t format, const struct convert_codes *out, struct convert_error *sum,
                       struct moeflux_err *e);

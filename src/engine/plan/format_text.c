@@ -63,12 +63,12 @@ static void add_layers(const struct model_dir *d, char *out, size_t n, const cha
             add(out, n, ", %s%s in %" PRIu64 " of %u layers", what, name_of(d, i, name), layers[i], n_layers);
 }
 
-/* The two formats of 8-bit floats differ in memory only, and so do those of NVFP4 (nvfp4.h) unless they were
- * converted. */
+/* The two formats of 8-bit floats differ in memory only. Those of NVFP4 differ by a factor of the matrix, and
+ * a GGUF file's have another order of codes on disk. */
 static uint32_t format_on_disk(const struct model_dir *d, uint32_t format)
 {
-    if (format == FORMAT_NVFP4_F32 && !d->packed)
-        return FORMAT_NVFP4;
+    if (format == FORMAT_NVFP4_FACTOR)
+        return d->is_gguf ? FORMAT_G_NVFP4 : FORMAT_NVFP4;
     return format == FORMAT_FP8_32 ? FORMAT_FP8 : format;
 }
 

@@ -46,6 +46,8 @@ static int read_tensors(struct model_dir *m, const struct gguf *g, struct moeflu
     struct tensor_list l = {0};
     int rc = from ? gguf_tensors_list(g, &m->config, &l, from, &m->n_left_out, e) : ERR_MEMORY;
     if (rc == 0)
+        rc = gguf_tensors_split(&l, m->path, e);
+    if (rc == 0)
         rc = fused_split(&l, m->config.family->fused, &m->config, 0, m->path, e);
     if (rc == 0)
         rc = tensor_list_sort(&l, m->path, e);

@@ -1,6 +1,7 @@
 #include "model/gguf/tensors.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "args.h"
@@ -11,6 +12,8 @@
 #include "model/config.h"
 #include "model/family.h"
 #include "model/gguf/names.h"
+#include "model/names.h"
+#include "model/nvfp4.h"
 #include "model/tensor.h"
 
 static void describe(struct tensor *t, const struct gguf_tensor *from)
@@ -66,12 +69,43 @@ static bool is_double(const struct gguf *g, const char *name)
     return gguf_find_tensor(g, part) != NULL;
 }
 
+/* Returns whether tensor `name` belongs to the NVFP4 matrix of the same name except for the ending: `tail`
+ * stands for its ".weight". weight: receives the matrix's name. */
+static bool is_of_nvfp4(const struct gguf *g, const char *name, const char *tail,
+                        char weight[GGUF_NAMES_LENGTH])
+{
+    if (!str_ends_with(name, tail))
+        return false;
+    snprintf(weight, GGUF_NAMES_LENGTH, "%.*s.weight", (int)(strlen(name) - strlen(tail)), name);
+    const struct gguf_tensor *t = gguf_find_tensor(g, weight);
+    return t && ggml_type_find(t->type)->format == FORMAT_G_NVFP4;
+}
+
+/* Finds the canonical name of a tensor. Gemma 4's experts have factors of their own with the name of NVFP4's;
+ * llama.cpp's converter writes the products of both. */
+static enum gguf_names_kind find_name(const struct gguf *g, const struct config *c, const char *name,
+                                      char out[GGUF_NAMES_LENGTH])
+{
+    char weight[GGUF_NAMES_LENGTH];
+    bool is_routers = c->router.factors && str_ends_with(name, ".ffn_down_exps.scale");
+    if (is_of_nvfp4(g, name, ".input_scale", weight))
+        return GGUF_NAMES_UNUSED; /* activations are not rounded */
+    if (is_routers || !is_of_nvfp4(g, name, ".scale", weight))
+        return gguf_names_find(c, name, out);
+    enum gguf_names_kind kind = gguf_names_find(c, weight, out);
+    if (kind == GGUF_NAMES_OURS && !str_ends_with(out, ".weight"))
+        return GGUF_NAMES_UNKNOWN;
+    if (kind == GGUF_NAMES_OURS)
+        snprintf(out + strlen(out) - strlen("weight"), sizeof "global_scale", "global_scale");
+    return kind;
+}
+
 static int add(const struct gguf *g, const struct config *c, const struct gguf_tensor *from,
                struct tensor_list *l, size_t *n_left_out, struct moeflux_err *e)
 {
     char name[GGUF_NAMES_LENGTH];
     struct tensor t;
-    enum gguf_names_kind kind = gguf_names_find(c, from->name, name);
+    enum gguf_names_kind kind = find_name(g, c, from->name, name);
     if (kind == GGUF_NAMES_UNKNOWN)
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: not one that %s has", g->files[from->file].path,
                        from->name, c->family->name);
@@ -96,4 +130,52 @@ int gguf_tensors_list(const struct gguf *g, const struct config *c, struct tenso
             from[before] = &g->tensors[i];
     }
     return rc;
+}
+
+/* Makes `t` the codes of its blocks and *scales their scales. */
+static int split(struct tensor *t, struct tensor *scales, struct moeflux_err *e)
+{
+    enum { COLS_OF_WORD = 8, GROUP = 16 };
+    uint32_t last = t->n_dims - 1;
+    uint64_t cols = t->shape[last], n_blocks = t->bytes / NVFP4_BLOCK_BYTES;
+    *scales = *t;
+    char *name = names_replace_end(t->name, strlen("weight"), "scales", e);
+    int rc = name ? tensor_set_name(scales, name, t->source, e) : ERR_MEMORY;
+    free(name);
+    if (rc < 0)
+        return rc;
+    scales->dtype = DTYPE_U8;
+    scales->shape[last] = cols / GROUP;
+    scales->bytes = n_blocks * NVFP4_BLOCK_SCALES;
+    scales->of_blocks = TENSOR_BLOCK_SCALES;
+    t->dtype = DTYPE_U32;
+    t->mode = QUANT_NVFP4;
+    t->bits = 4;
+    t->group = GROUP;
+    t->shape[last] = cols / COLS_OF_WORD;
+    t->bytes = n_blocks * NVFP4_BLOCK_CODES;
+    t->of_blocks = TENSOR_BLOCK_CODES;
+    return 0;
+}
+
+int gguf_tensors_split(struct tensor_list *l, const char *where, struct moeflux_err *e)
+{
+    int rc = tensor_list_sort(l, where, e);
+    size_t n = l->n; /* scales are appended after these */
+    for (size_t i = 0; i < n && rc == 0; i++) {
+        struct tensor *t = &l->items[i], scales;
+        if (t->format != FORMAT_G_NVFP4 || !str_ends_with(t->name, ".weight"))
+            continue;
+        char *factor = names_replace_end(t->name, strlen("weight"), "global_scale", e);
+        if (!factor)
+            return ERR_MEMORY;
+        bool has_factor = tensor_find(l->items, n, factor) != NULL;
+        free(factor);
+        if (!has_factor)
+            continue;
+        rc = split(t, &scales, e);
+        if (rc == 0)
+            rc = tensor_list_add(l, &scales, e);
+    }
+    return rc < 0 ? rc : tensor_list_sort(l, where, e);
 }

@@ -112,7 +112,7 @@ static uint64_t lowest_address(const struct weights *w, uint32_t n)
         const struct format *f = format_of(w[i].format);
         low = size_min(low, w[i].weight);
         low = f->scale_bytes ? size_min(low, w[i].scales) : low;
-        low = f->has_bias ? size_min(low, w[i].biases) : low;
+        low = f->has_bias || f->has_factor ? size_min(low, w[i].biases) : low;
     }
     return low / 4 * 4;
 }
@@ -147,7 +147,7 @@ static bool describe_token(const struct linear *op, const struct linear_part *pa
         suits = words_from(all.base, w->weight, &all.weight[i]);
         if (suits && f->scale_bytes)
             suits = words_from(all.base, w->scales, &all.scales[i]);
-        if (suits && f->has_bias)
+        if (suits && (f->has_bias || f->has_factor))
             suits = words_from(all.base, w->biases, &all.biases[i]);
     }
     if (format_is_block(first->format)) { /* the address of the code books */
