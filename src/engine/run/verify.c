@@ -156,3 +156,18 @@ bool verify_is_late(struct moeflux_session *s)
     stage_give(at);
     return is;
 }
+
+bool verify_pays(struct moeflux_model *m)
+{
+    bool pays = verify_most(m) > 1;
+    for (uint32_t i = 0; pays && i < m->n_stages; i++) {
+        struct stage *at = &m->stages[i];
+        stage_take(at);
+        for (int k = 0; k < EXPERT_SIDES; k++)
+            if (k != SIDE_PROMPT && at->sides[k].store)
+                pays = pays && (expert_store_holds_all(at->sides[k].store) ||
+                                expert_store_is_complete(at->sides[k].store));
+        stage_give(at);
+    }
+    return pays;
+}

@@ -34,6 +34,9 @@ struct verified {
 /* Returns the most tokens of a chain on this model, at most VERIFY_ROWS. 0: it evaluates no chains, since
  * several tokens would have other bits, or their experts are traced or replaced. */
 uint32_t verify_most(const struct moeflux_model *m);
+/* Whether every expert is in memory now. If experts are read, a chain of tokens reads more of them, and drafts
+ * do not pay. */
+bool verify_pays(struct moeflux_model *m);
 /* Evaluates n >= 1 tokens, at most verify_most. None is part of the sequence yet. Returns the number of
  * tokens evaluated: fewer if states or the context have no room for n. 0: for none; then nothing happened.
  * Errors: those of moeflux_session_eval. */
