@@ -69,4 +69,10 @@ bool draft_waits(const struct draft *d);
 void draft_count(struct draft *d, struct generator *g, uint64_t ns);
 struct draft_counts draft_counts_of(const struct draft *d); /* NULL: zeros */
 
+/* Returns the tokens per evaluation; n_runs is not 0. */
+static inline double draft_rate(const struct draft_counts *c)
+{
+    return (double)(c->n_runs + c->n_accepted) / (double)c->n_runs;
+}
+
 #endif

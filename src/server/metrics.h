@@ -17,6 +17,7 @@ struct metrics {
     pthread_mutex_t lock;
     uint64_t n_requests, n_refused, n_cancelled, n_failed; /* requests, those refused (>= 400); answers */
     uint64_t n_prompt, n_cached, n_answered;               /* tokens */
+    uint64_t n_drafted, n_accepted, n_evaluations;         /* draft_counts */
     uint64_t decode_ns;
     /* Times to the first token: number, sum, histogram. */
     uint64_t n_first, first_ns, first[METRICS_BUCKETS];
@@ -34,6 +35,7 @@ void metrics_request(struct metrics *m, unsigned status);
 void metrics_first_token(struct metrics *m, uint64_t ns);
 struct metrics_job {
     uint32_t n_prompt, n_cached, n_answered;
+    uint64_t n_drafted, n_accepted, n_evaluations;
     uint64_t decode_ns;
     bool cancelled, failed;
 };
