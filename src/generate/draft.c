@@ -22,13 +22,15 @@ struct draft {
     struct lookup lookup; /* of the sequence's tokens, or of the file's */
     uint64_t mark;        /* the sequence whose tokens were added */
     struct token_list file;
-    uint32_t most;  /* tokens that may be proposed */
-    uint32_t seen;  /* tokens of the sequence that were compared with the file */
-    uint32_t at;    /* the next token of the file */
+    uint32_t most;            /* tokens that may be proposed */
+    uint32_t seen;            /* tokens of the sequence that were compared with the file */
+    uint32_t at;              /* the next token of the file */
+    bool is_off;              /* the last token of the answer was not the file's */
+    bool is_lost;             /* nor was the one before it: nothing is proposed */
     int32_t ids[VERIFY_ROWS]; /* the current token, then n_ids - 1 proposed ones */
     uint32_t n_ids;
-    int32_t guess;       /* the first proposed one; -1: none */
-    uint32_t class_idx;  /* of draft_costs.rates */
+    int32_t guess;      /* the first proposed one; -1: none */
+    uint32_t class_idx; /* of draft_costs.rates */
     bool waits;
     struct draft_counts counts;
 };
@@ -80,10 +82,11 @@ static int read_file(struct draft *d, const struct generator *g, struct moeflux_
 
 static int refuse(const struct draft_options *o, struct moeflux_err *e)
 {
-    return err_set(e, ERR_UNSUPPORTED,
-                   "draft %s: no drafts with --trace or --prefer-resident, nor on matrix units with --parallel "
-                   "above %d, since several tokens would not have the bits of one",
-                   o->kind == DRAFT_FILE ? "file" : "ngram", EXEC_MAX_INVARIANT);
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "draft %s: no drafts with --trace or --prefer-resident, nor on matrix units with --parallel "
+        "above %d, since several tokens would not have the bits of one",
+        o->kind == DRAFT_FILE ? "file" : "ngram", EXEC_MAX_INVARIANT);
 }
 
 static void begin_costs(struct draft_costs *c)
@@ -91,7 +94,7 @@ static void begin_costs(struct draft_costs *c)
     static const float rates[DRAFT_CLASSES] = {0.3f, 0.4f, 0.5f, 0.7f, 0.8f};
     if (c->is_known)
         return;
-    *c = (struct draft_costs){.is_known = true, .slope = 0.3f};
+    *c = (struct draft_costs){.is_known = true, .slope = 0.5f};
     memcpy(c->rates, rates, sizeof rates);
 }
 
@@ -110,6 +113,7 @@ int draft_new(struct draft **out, const struct draft_options *o, struct generato
     d->most = (uint32_t)size_min(most, rows - 1);
     d->seen = moeflux_session_position(g->sequence);
     d->guess = -1;
+    d->is_lost = true;
     begin_costs(&g->draft_costs);
     int rc = o->kind == DRAFT_FILE ? read_file(d, g, e) : lookup_open(&d->lookup, g->max_context, e);
     if (rc) {
@@ -151,16 +155,19 @@ static uint32_t propose_again(struct draft *d, const struct generator *g, const 
 }
 
 /* Moves on in the file after a token of the answer. After a mismatch the end of the answer is looked for; if
- * the file does not have it, the token may stand for the file's. */
+ * the file does not have it, the token may stand for the file's, but not two of them. */
 static void follow(struct draft *d, const struct lookup_end *end)
 {
     uint32_t len, n = (uint32_t)d->file.n;
-    if (d->at < n && d->file.ids[d->at] == end->last) {
+    bool is_here = d->at < n && (!d->is_lost || d->at == 0) && d->file.ids[d->at] == end->last;
+    uint32_t found = is_here ? d->at + 1 : lookup_find(&d->lookup, d->file.ids, end, LEAST_FILE, &len);
+    bool agreed = !d->is_lost && !d->is_off;
+    d->is_off = found == 0;
+    d->is_lost = found == 0 && !agreed;
+    if (found)
+        d->at = found;
+    else if (agreed && d->at < n)
         d->at++;
-        return;
-    }
-    uint32_t found = lookup_find(&d->lookup, d->file.ids, end, LEAST_FILE, &len);
-    d->at = found ? found : d->at + (d->at < n);
 }
 
 static void propose_file(struct draft *d, const struct generator *g, const struct lookup_end *end)
@@ -170,7 +177,7 @@ static void propose_file(struct draft *d, const struct generator *g, const struc
         const struct lookup_end to = {end->ids, d->seen, is_last ? end->last : end->ids[d->seen]};
         follow(d, &to);
     }
-    for (uint32_t i = d->at; i < d->file.n && propose(d, g, d->file.ids[i]); i++)
+    for (uint32_t i = d->at; !d->is_lost && i < d->file.n && propose(d, g, d->file.ids[i]); i++)
         ;
 }
 

@@ -11,7 +11,7 @@ struct moeflux_err;
 
 enum { LOOKUP_LEAST = 2, LOOKUP_MOST = 32 };
 
-struct lookup { /* zeroed: closed */
+struct lookup {       /* zeroed: closed */
     uint32_t *heads;  /* [1 << bits]: position + 1; 0: none */
     uint32_t *before; /* [most]: position + 1 */
     uint32_t bits, most;
