@@ -29,6 +29,7 @@ struct draft {
     bool is_lost;             /* nor was the one before it: nothing is proposed */
     int32_t ids[VERIFY_ROWS]; /* the current token, then n_ids - 1 proposed ones */
     uint32_t n_ids;
+    uint32_t room;      /* tokens that fit the context */
     int32_t guess;      /* the first proposed one; -1: none */
     uint32_t class_idx; /* of draft_costs.rates */
     bool waits;
@@ -61,6 +62,16 @@ int draft_options_parse(struct draft_options *o, const char *name, const char *t
 
 /* ---- making one ---- */
 
+/* Makes room for chains. ERR_NO_FIT: of more than the current token. */
+static int reserve(struct draft *d, const struct generator *g, struct moeflux_err *e)
+{
+    uint32_t rows = verify_reserve(g->sequence, d->most + 1);
+    d->most = rows > 0 ? rows - 1 : 0;
+    return d->most > 0 ? 0
+                       : err_set(e, ERR_NO_FIT,
+                                 "draft: no memory for the recurrent states after two tokens; leave it out");
+}
+
 /* Reads the text to follow. */
 static int read_file(struct draft *d, const struct generator *g, struct moeflux_err *e)
 {
@@ -84,8 +95,8 @@ static int refuse(const struct draft_options *o, struct moeflux_err *e)
 {
     return err_set(
         e, ERR_UNSUPPORTED,
-        "draft %s: no drafts with --trace or --prefer-resident, nor on matrix units with --parallel "
-        "above %d, since several tokens would not have the bits of one",
+        "draft %s: an evaluation takes a single token with --trace, --prefer-resident or --chunk 1, "
+        "and on matrix units with --parallel above %d",
         o->kind == DRAFT_FILE ? "file" : "ngram", EXEC_MAX_INVARIANT);
 }
 
@@ -115,7 +126,9 @@ int draft_new(struct draft **out, const struct draft_options *o, struct generato
     d->guess = -1;
     d->is_lost = true;
     begin_costs(&g->draft_costs);
-    int rc = o->kind == DRAFT_FILE ? read_file(d, g, e) : lookup_open(&d->lookup, g->max_context, e);
+    int rc = o->kind == DRAFT_AUTO ? 0 : reserve(d, g, e);
+    if (rc == 0)
+        rc = o->kind == DRAFT_FILE ? read_file(d, g, e) : lookup_open(&d->lookup, g->max_context, e);
     if (rc) {
         draft_free(d);
         return rc;
@@ -139,9 +152,9 @@ void draft_free(struct draft *d)
 static bool propose(struct draft *d, const struct generator *g, int32_t id)
 {
     bool is_token = id >= 0 && (uint32_t)id < g->info.vocab_size;
-    if (is_token && d->n_ids <= d->most)
+    if (is_token && d->n_ids <= d->most && d->n_ids < d->room)
         d->ids[d->n_ids++] = id;
-    return is_token && d->n_ids <= d->most;
+    return is_token && d->n_ids <= d->most && d->n_ids < d->room;
 }
 
 /* Proposes what followed an earlier occurrence of the text's end. Past the end comes what was proposed: the text
@@ -227,6 +240,7 @@ static void prepare(struct draft *d, struct generator *g, int32_t id)
     learn(d, &g->draft_costs, id);
     d->ids[0] = id;
     d->n_ids = 1;
+    d->room = g->max_context > end.n ? g->max_context - end.n : 1;
     if (d->options.kind == DRAFT_FILE) {
         propose_file(d, g, &end);
     } else {
@@ -261,14 +275,12 @@ static int run(struct draft *d, struct generator *g, struct moeflux_err *e)
     int n = verify_run(g->sequence, d->ids, d->n_ids, e);
     if (n < 0)
         return n;
-    if (n == 0 && d->options.kind != DRAFT_AUTO)
-        return err_set(e, ERR_NO_FIT, "draft: no memory for the state after each drafted token");
+    if ((uint32_t)n < d->n_ids) /* there is no memory for more */
+        d->most = n > 0 ? (uint32_t)n - 1 : 0;
     if (n > 1)
         time_chain(&g->draft_costs, (uint32_t)n, clock_ns() - start);
     d->counts.n_runs += n > 0;
     d->counts.n_drafted += n > 1 ? (uint64_t)n - 1 : 0;
-    if (n == 0)
-        d->most = 0;
     return n;
 }
 

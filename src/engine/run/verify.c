@@ -19,8 +19,31 @@ uint32_t verify_most(const struct moeflux_model *m)
     return (uint32_t)most;
 }
 
-/* Makes the states after the tokens of a chain. Returns for how many tokens there is memory, at most n. */
-static uint32_t make_states(struct moeflux_session *s, uint32_t n)
+/* Whether a stage may make a buffer that the plan does not have. */
+static bool has_room(const struct stage *at, uint64_t bytes)
+{
+    struct exec_stats now;
+    uint64_t states = at->state_bytes - at->drafted_bytes;
+    uint64_t growth = at->plan_state_bytes > states ? at->plan_state_bytes - states : 0;
+    if (at->most_bytes == 0)
+        return true;
+    exec_get_stats(at->exec, &now);
+    return now.held_bytes + growth + bytes <= at->most_bytes;
+}
+
+/* Makes the state after the next token of a chain, unless there is one. Returns whether there is one now. */
+static bool make_state(struct exec_buffer *b, uint64_t bytes, struct stage *at)
+{
+    if (b->address)
+        return true;
+    if (!has_room(at, bytes) || exec_buffer_new(at->exec, b, EXEC_DEVICE, bytes, NULL) < 0)
+        return false;
+    at->state_bytes += b->bytes;
+    at->drafted_bytes += b->bytes;
+    return true;
+}
+
+uint32_t verify_reserve(struct moeflux_session *s, uint32_t n)
 {
     struct moeflux_model *m = s->model;
     for (uint32_t i = 0; i < m->n_stages; i++) {
@@ -28,14 +51,8 @@ static uint32_t make_states(struct moeflux_session *s, uint32_t n)
         struct exec_buffer *states = s->on[i].drafted;
         uint32_t n_made = at->view.sizes.recurrent ? 0 : n;
         stage_take(at);
-        for (; n_made < n; n_made++) {
-            struct exec_buffer *b = &states[n_made];
-            if (b->address)
-                continue;
-            if (exec_buffer_new(at->exec, b, EXEC_DEVICE, s->on[i].recurrent.bytes, NULL) < 0)
-                break;
-            at->state_bytes += b->bytes;
-        }
+        while (n_made < n && make_state(&states[n_made], s->on[i].recurrent.bytes, at))
+            n_made++;
         stage_give(at);
         n = n_made;
     }
@@ -45,7 +62,9 @@ static uint32_t make_states(struct moeflux_session *s, uint32_t n)
 void verify_free_on(struct exec_buffer states[VERIFY_ROWS], struct stage *at)
 {
     for (uint32_t i = 0; i < VERIFY_ROWS; i++) {
-        at->state_bytes -= states[i].address ? states[i].bytes : 0;
+        uint64_t bytes = states[i].address ? states[i].bytes : 0;
+        at->state_bytes -= bytes;
+        at->drafted_bytes -= bytes;
         exec_buffer_free(at->exec, &states[i]);
     }
 }
@@ -96,7 +115,7 @@ int verify_run(struct moeflux_session *s, const int32_t *ids, uint32_t n, struct
         return rc;
     n = (uint32_t)size_min(n, s->max_context - s->pos);
     rc = sequence_check(s, ids, n, e);
-    n = rc == 0 ? make_states(s, n) : 0;
+    n = rc == 0 ? verify_reserve(s, n) : 0;
     if (rc == 0 && n > 0)
         rc = make_logits(s, e);
     if (rc == 0 && n > 0)

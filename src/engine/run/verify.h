@@ -37,6 +37,8 @@ uint32_t verify_most(const struct moeflux_model *m);
 /* Whether every expert is in memory now. If experts are read, a chain of tokens reads more of them, and drafts
  * do not pay. */
 bool verify_pays(struct moeflux_model *m);
+/* Makes the states after each of n tokens, at most verify_most. Returns for how many there is memory. */
+uint32_t verify_reserve(struct moeflux_session *s, uint32_t n);
 /* Evaluates n >= 1 tokens, at most verify_most. None is part of the sequence yet. Returns the number of
  * tokens evaluated: fewer if states or the context have no room for n. 0: for none; then nothing happened.
  * Errors: those of moeflux_session_eval. */

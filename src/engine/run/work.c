@@ -87,13 +87,13 @@ static struct arch_sequence link_of(const struct work *w, uint32_t i, const stru
     const struct moeflux_session *s = w->list[0];
     const struct stage_state *on = &s->on[at - w->m->stages];
     bool has_state = at->view.sizes.recurrent > 0;
-    return (struct arch_sequence){
-        .pos = s->pos + i,
-        .parity = s->parity ^ (i & 1),
-        .kv_blocks = on->tables[ARCH_ROWS].table.address,
-        .ring_blocks = on->tables[ARCH_WINDOW].table.address,
-        .recurrent = (has_state && i > 0 ? on->drafted[i - 1] : on->recurrent).address,
-        .recurrent_out = (has_state ? on->drafted[i] : on->recurrent).address};
+    return (struct arch_sequence){.pos = s->pos + i,
+                                  .parity = s->parity ^ (i & 1),
+                                  .kv_blocks = on->tables[ARCH_ROWS].table.address,
+                                  .ring_blocks = on->tables[ARCH_WINDOW].table.address,
+                                  .recurrent =
+                                      (has_state && i > 0 ? on->drafted[i - 1] : on->recurrent).address,
+                                  .recurrent_out = (has_state ? on->drafted[i] : on->recurrent).address};
 }
 
 /* Returns the position of sequence i of the work, and its state on the stage. Work that may be stopped, or
