@@ -195,7 +195,7 @@ printf '{"id": 1, "prompt": "38?", "chat_template_kwargs": {"who": "What is 47 +
 run 0 "$MOEFLUX" -m tests/models/tiny --temp 0 -n 20 --chat-template "{{ who }}$plain" \
     --chat-template-kwargs '{"who": "no"}' --batch "$tmp/line"
 json_is 'j["prompt_tokens"], j["text"]' "$(cat "$tmp/both")"
-fails 2 '^moeflux: --chat-template: chatml: No such .*built-in' -m tests/models/tiny --chat-template chatml -p x
+fails 2 '^moeflux: --chat-template: chatml: No such .*built in' -m tests/models/tiny --chat-template chatml -p x
 printf '{%% if %%}' >"$tmp/bad.jinja"
 printf 'hi' >"$tmp/deaf.jinja"
 # A fault of the text is found before the model is looked at.
