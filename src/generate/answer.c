@@ -584,8 +584,10 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
     if (o->limit == 0)
         return 0;
     int rc = begin(&w, s, e);
+    struct draft_options draft = o->draft;
+    draft.needs_logits = o->constraint || o->logprobs;
     if (!rc)
-        rc = draft_new(&s->draft, &o->draft, s, e);
+        rc = draft_new(&s->draft, &draft, s, e);
     if (!rc)
         rc = loop(&w, s, e);
     a->drafts = draft_counts_of(s->draft);

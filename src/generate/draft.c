@@ -210,11 +210,12 @@ static uint32_t class_of(uint32_t len)
 static uint32_t how_many(const struct draft *d, const struct draft_costs *c)
 {
     float rate = c->rates[d->class_idx], best = 1.1f, expected = 1, power = 1;
+    float pick = c->single_ns ? (float)c->pick_ns / (float)c->single_ns : 0;
     uint32_t n = 0;
     for (uint32_t k = 1; k < d->n_ids; k++) {
         power *= rate;
         expected += power;
-        float gain = expected / (1 + c->slope * (float)k);
+        float gain = expected / (1 + c->slope * (float)k + pick * expected);
         if (gain > best) {
             best = gain;
             n = k;
@@ -272,7 +273,8 @@ static void time_chain(struct draft_costs *c, uint32_t n, uint64_t ns)
 static int run(struct draft *d, struct generator *g, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
-    int n = verify_run(g->sequence, d->ids, d->n_ids, e);
+    const struct sampler *sampler = d->options.needs_logits ? NULL : g->sampler;
+    int n = verify_run(g->sequence, d->ids, d->n_ids, sampler, e);
     if (n < 0)
         return n;
     if ((uint32_t)n < d->n_ids) /* there is no memory for more */
@@ -289,7 +291,8 @@ bool draft_has(const struct draft *d, const struct generator *g, int32_t id)
     return d && verify_has(g->sequence, id);
 }
 
-int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **row, struct moeflux_err *e)
+int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **row, const uint32_t **result,
+               struct moeflux_err *e)
 {
     *row = NULL;
     if (!d || d->most == 0)
@@ -303,9 +306,10 @@ int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **r
     int rc = runs ? run(d, g, e) : 0;
     if (rc < 0)
         return rc;
-    if (has || rc > 0)
-        *row = verify_take(g->sequence);
-    return 0;
+    if (!has && rc == 0)
+        return 0;
+    *row = verify_take(g->sequence, result);
+    return 1;
 }
 
 bool draft_waits(const struct draft *d)
@@ -323,6 +327,11 @@ void draft_count(struct draft *d, struct generator *g, uint64_t ns)
     /* A price that nothing has paid for long was perhaps another process's. */
     if (d->guess >= 0)
         c->slope -= c->slope / 256;
+}
+
+void draft_count_pick(struct draft_costs *c, uint64_t ns)
+{
+    c->pick_ns = c->pick_ns ? c->pick_ns - c->pick_ns / 8 + ns / 8 : ns;
 }
 
 struct draft_counts draft_counts_of(const struct draft *d)

@@ -29,7 +29,10 @@ struct draft_options { /* zeroed: auto */
     enum draft_kind kind;
     const char *path; /* DRAFT_FILE only; borrowed */
     uint32_t most;    /* tokens, 1 to DRAFT_MOST; 0: DRAFT_MOST */
-    bool no_files;    /* draft_options_parse refuses DRAFT_FILE: the text comes from a client */
+    /* the answer has a constraint, whose mask differs from token to token, or log-probabilities: a device does
+     * not sample. Set by answer_run */
+    bool needs_logits;
+    bool no_files; /* draft_options_parse refuses DRAFT_FILE: the text comes from a client */
 };
 
 /* Reads "off", "ngram", "auto" or "file:PATH" into kind and path, which borrows from the text. name: what the
@@ -42,7 +45,8 @@ struct draft_costs {
     bool is_known;
     float rates[DRAFT_CLASSES]; /* shares of right first tokens, by the length of the occurrence */
     float slope;                /* time of each further token of a chain; one token by itself: 1 */
-    uint64_t single_ns;         /* one token by itself */
+    uint64_t single_ns;         /* one token by itself, with the sampling after it */
+    uint64_t pick_ns;           /* sampling after a token of a chain */
 };
 
 struct draft_counts {
@@ -57,16 +61,20 @@ struct draft_counts {
 int draft_new(struct draft **out, const struct draft_options *o, struct generator *g, struct moeflux_err *e);
 void draft_free(struct draft *d); /* NULL is legal */
 
-/* Appends a token to the generator's sequence and returns the logits after it in *row, [vocab_size], borrowed
- * until the next call, if it was in a chain or a chain is worth while. *row NULL: the caller evaluates it. */
-int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **row, struct moeflux_err *e);
+/* Appends a token to the generator's sequence, if it was in a chain or a chain is worth while. Returns 1: *row
+ * are the logits after it, [vocab_size], borrowed until the next call; or NULL, and *result is what the device
+ * has sampled (step_take). Returns 0: the caller evaluates the token. */
+int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **row, const uint32_t **result,
+               struct moeflux_err *e);
 /* Returns whether draft_eval would return the logits after this token without an evaluation. */
 bool draft_has(const struct draft *d, const struct generator *g, int32_t id);
 /* Returns whether the caller's evaluation of the token should not begin the next one too: tokens are to be
  * proposed after this one. */
 bool draft_waits(const struct draft *d);
-/* Counts an evaluation by the caller, which took so long. */
+/* Counts an evaluation by the caller with the sampling after it, which took so long. */
 void draft_count(struct draft *d, struct generator *g, uint64_t ns);
+/* Counts the time of the sampling after a token that draft_eval has appended. */
+void draft_count_pick(struct draft_costs *c, uint64_t ns);
 struct draft_counts draft_counts_of(const struct draft *d); /* NULL: zeros */
 
 /* Returns the tokens per evaluation; n_runs is not 0. */

@@ -1,5 +1,6 @@
 #include "generate/generator.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -240,11 +241,15 @@ void generator_unshare(struct generator *s)
 int generator_token_alone(struct generator *s, int32_t id, struct moeflux_err *e)
 {
     const float *row;
-    int rc = draft_eval(s->draft, s, id, &row, e);
-    if (rc == 0 && row)
-        memcpy(s->logits, row, s->info.vocab_size * sizeof *row);
-    if (rc < 0 || row)
+    const uint32_t *result;
+    int rc = draft_eval(s->draft, s, id, &row, &result, e);
+    if (rc < 0)
         return rc;
+    if (rc > 0) {
+        assert(row); /* draft_options.needs_logits */
+        memcpy(s->logits, row, s->info.vocab_size * sizeof *row);
+        return 0;
+    }
     uint64_t start = clock_ns();
     rc = moeflux_session_eval(s->sequence, &id, 1, &(struct moeflux_outputs){.logits = s->logits}, e);
     draft_count(s->draft, s, clock_ns() - start);
@@ -280,21 +285,33 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
     return evaluate(s, ids, n, &all, e);
 }
 
-int generator_step_alone(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
+/* Samples after a token that the draft has appended. */
+static int choose_drafted(struct generator *s, int32_t id, const float *row, const uint32_t *result,
+                          int32_t *next, struct moeflux_err *e)
 {
     struct moeflux_err why;
+    sampler_accept(s->sampler, id);
+    if (!row)
+        return step_take(s->sequence, s->sampler, result, next, e);
+    *next = sampler_pick(s->sampler, row, &why);
+    return *next < 0 ? step_refuse(s->sequence, &why, e) : 0;
+}
+
+int generator_step_alone(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
+{
     const float *row;
-    int rc = draft_eval(s->draft, s, id, &row, e);
+    const uint32_t *result;
+    int rc = draft_eval(s->draft, s, id, &row, &result, e);
     if (rc < 0)
         return rc;
-    if (row) {
-        sampler_accept(s->sampler, id);
-        *next = sampler_pick(s->sampler, row, &why);
-        return *next < 0 ? step_refuse(s->sequence, &why, e) : 0;
-    }
     uint64_t start = clock_ns();
-    rc = step_run(s->sequence, id, s->sampler, more && !draft_waits(s->draft), next, e);
-    draft_count(s->draft, s, clock_ns() - start);
+    if (rc > 0) {
+        rc = choose_drafted(s, id, row, result, next, e);
+        draft_count_pick(&s->draft_costs, clock_ns() - start);
+    } else {
+        rc = step_run(s->sequence, id, s->sampler, more && !draft_waits(s->draft), next, e);
+        draft_count(s->draft, s, clock_ns() - start);
+    }
     return rc;
 }
 

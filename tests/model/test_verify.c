@@ -31,8 +31,8 @@ static uint32_t n_models(void)
 
 static int32_t *make_ids(const struct sequence *q, uint32_t n)
 {
-    int32_t *ids = malloc(n * sizeof *ids);
-    sequence_ids(q, 3, ids, n);
+    int32_t *ids = malloc((n + VERIFY_ROWS) * sizeof *ids);
+    sequence_ids(q, 3, ids, n + VERIFY_ROWS); /* a chain may go past the last one */
     return ids;
 }
 
@@ -61,11 +61,12 @@ static uint32_t chain(struct sequence *q, const int32_t *ids, uint32_t n, uint32
                       uint32_t i, const char *model)
 {
     int32_t draft[VERIFY_ROWS];
+    const uint32_t *result;
     struct moeflux_err e = {0};
     uint32_t before = moeflux_session_position(q->s);
     for (uint32_t k = 0; k < n; k++)
         draft[k] = k < n_right ? ids[k] : (int32_t)(((uint32_t)ids[k] + 1) % q->vocab);
-    int got = verify_run(q->s, draft, n, &e);
+    int got = verify_run(q->s, draft, n, NULL, &e);
     check_ok(got, &e);
     assert_in_range(got, q->m->stages[0].most_bytes ? 0 : n, n);
     n = (uint32_t)got;
@@ -73,7 +74,7 @@ static uint32_t chain(struct sequence *q, const int32_t *ids, uint32_t n, uint32
     assert_int_equal(moeflux_session_position(q->s), before);
     for (uint32_t k = 0; k < n_right; k++) {
         assert_true(verify_has(q->s, ids[k]));
-        expect_row(q, rows, i + k, verify_take(q->s), model);
+        expect_row(q, rows, i + k, verify_take(q->s, &result), model);
     }
     if (n_right < n)
         assert_false(verify_has(q->s, ids[n_right]));
@@ -167,9 +168,10 @@ static void another_evaluation_ends_a_chain(void **state)
     struct sequence q = sequence_open(MODELS[0], NULL, 32, 0, CONTEXT);
     struct moeflux_err e = {0};
     int32_t *ids = make_ids(&q, PROMPT + TOKENS);
+    const uint32_t *result;
     sequence_eval(&q, ids, PROMPT, NULL);
-    check_ok(verify_run(q.s, ids + PROMPT, 4, &e), &e);
-    verify_take(q.s);
+    check_ok(verify_run(q.s, ids + PROMPT, 4, NULL, &e), &e);
+    verify_take(q.s, &result);
     sequence_eval(&q, ids + PROMPT + 1, 1, NULL);
     assert_false(verify_has(q.s, ids[PROMPT + 2]));
     assert_int_equal(moeflux_session_position(q.s), PROMPT + 2);
@@ -183,11 +185,12 @@ static void a_chain_ends_with_the_context(void **state)
     struct sequence q = sequence_open(MODELS[0], NULL, 32, 0, PROMPT + 3);
     struct moeflux_err e = {0};
     int32_t *ids = make_ids(&q, PROMPT + TOKENS);
+    const uint32_t *result;
     sequence_eval(&q, ids, PROMPT, NULL);
-    assert_int_equal(verify_run(q.s, ids + PROMPT, 8, &e), 3);
+    assert_int_equal(verify_run(q.s, ids + PROMPT, 8, NULL, &e), 3);
     for (uint32_t i = 0; i < 3; i++)
-        verify_take(q.s);
-    sequence_refused(verify_run(q.s, ids + PROMPT + 3, 1, &e), &e, ERR_USAGE, "context");
+        verify_take(q.s, &result);
+    sequence_refused(verify_run(q.s, ids + PROMPT + 3, 1, NULL, &e), &e, ERR_USAGE, "context");
     free(ids);
     sequence_close(&q);
 }

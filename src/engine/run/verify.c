@@ -1,8 +1,11 @@
 #include "engine/run/verify.h"
 
+#include <string.h>
+
 #include "base/mem.h"
 #include "engine/run/batched.h"
 #include "engine/run/forward.h"
+#include "engine/run/step.h"
 #include "engine/sequence.h"
 
 uint32_t verify_most(const struct moeflux_model *m)
@@ -77,9 +80,24 @@ static int make_logits(struct moeflux_session *s, struct moeflux_err *e)
     return v->logits ? 0 : ERR_MEMORY;
 }
 
-/* Evaluates the ids of s->verified. */
-static int run(struct moeflux_session *s, uint32_t n, struct moeflux_err *e)
+/* Fills choices [n]. Returns them, or NULL if the host is to get the logits: also with a repeat penalty, whose
+ * window differs from token to token. */
+static struct device_choice *choices_of(const struct moeflux_session *s, const struct sampler *sampler,
+                                        uint32_t n, struct device_choice *choices)
 {
+    const struct moeflux_model *m = s->model;
+    if (!sampler || n > m->max_batched || m->step_ns > QUICK_NS || !step_takes(m, sampler) ||
+        sampler_next_rule(sampler, 0).repeat_last)
+        return NULL;
+    for (uint32_t i = 0; i < n; i++)
+        choices[i] = (struct device_choice){.sampler = sampler, .id = s->verified.ids[i], .ahead = i};
+    return choices;
+}
+
+/* Evaluates the ids of s->verified. */
+static int run(struct moeflux_session *s, uint32_t n, const struct sampler *sampler, struct moeflux_err *e)
+{
+    struct device_choice choices[VERIFY_ROWS] = {0};
     const struct moeflux_outputs none = {0};
     struct verified *v = &s->verified;
     struct moeflux_session *list[VERIFY_ROWS];
@@ -96,16 +114,21 @@ static int run(struct moeflux_session *s, uint32_t n, struct moeflux_err *e)
                                    .is_batched = true,
                                    .is_chain = true,
                                    .outputs = &none,
-                                   .logits = logits};
+                                   .logits = logits,
+                                   .choices = choices_of(s, sampler, n, choices)};
     s->progress_at = (struct progress_at){.total = 1, .what = "generating"};
     model_stats_begin(s->model, WORK_DECODE);
     int rc = forward_run(&c, &n_done, e);
     /* The first token counts; verify_take counts the others. */
     model_stats_end(s->model, WORK_DECODE, rc < 0 ? 0 : 1);
+    v->is_chosen = choices[0].is_made;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(v->results[i], choices[i].result, sizeof v->results[i]);
     return rc;
 }
 
-int verify_run(struct moeflux_session *s, const int32_t *ids, uint32_t n, struct moeflux_err *e)
+int verify_run(struct moeflux_session *s, const int32_t *ids, uint32_t n, const struct sampler *sampler,
+               struct moeflux_err *e)
 {
     struct verified *v = &s->verified;
     int rc = sequence_make_ready(s, e);
@@ -124,7 +147,7 @@ int verify_run(struct moeflux_session *s, const int32_t *ids, uint32_t n, struct
         return rc;
     for (uint32_t i = 0; i < n; i++)
         v->ids[i] = ids[i];
-    rc = run(s, n, e);
+    rc = run(s, n, sampler, e);
     if (rc < 0)
         return rc;
     v->n = n;
@@ -140,7 +163,7 @@ bool verify_has(const struct moeflux_session *s, int32_t id)
     return v->at < v->n && v->mark == s->mark && v->pos == s->pos && v->ids[v->at] == id;
 }
 
-const float *verify_take(struct moeflux_session *s)
+const float *verify_take(struct moeflux_session *s, const uint32_t **result)
 {
     struct verified *v = &s->verified;
     struct moeflux_model *m = s->model;
@@ -157,10 +180,11 @@ const float *verify_take(struct moeflux_session *s)
         model_stats_begin(m, WORK_DECODE);
         model_stats_end(m, WORK_DECODE, 1);
     }
+    *result = v->results[v->at];
     s->history[s->pos++] = v->ids[v->at++];
     s->parity ^= 1;
     v->pos = s->pos;
-    return logits;
+    return v->is_chosen ? NULL : logits;
 }
 
 bool verify_is_late(struct moeflux_session *s)

@@ -18,6 +18,7 @@
 struct moeflux_err;
 struct moeflux_model;
 struct moeflux_session;
+struct sampler;
 struct stage;
 
 enum { VERIFY_ROWS = EXEC_MAX_INVARIANT }; /* most tokens of a chain */
@@ -26,9 +27,11 @@ enum { VERIFY_ROWS = EXEC_MAX_INVARIANT }; /* most tokens of a chain */
 struct verified {
     float *logits; /* [VERIFY_ROWS][vocab_size]; made on first use */
     int32_t ids[VERIFY_ROWS];
-    uint32_t n, at; /* tokens, of which the first `at` were taken; n 0: there are none */
-    uint32_t pos;   /* of the session, after those */
-    uint64_t mark;  /* the session's */
+    uint32_t n, at;                   /* tokens, of which the first `at` were taken; n 0: there are none */
+    uint32_t pos;                     /* of the session, after those */
+    uint64_t mark;                    /* the session's */
+    bool is_chosen;                   /* there are no logits: the device has sampled after each token */
+    uint32_t results[VERIFY_ROWS][2]; /* sample_call.result */
 };
 
 /* Returns the most tokens of a chain on this model, at most VERIFY_ROWS. 0: it evaluates no chains, since
@@ -39,16 +42,19 @@ uint32_t verify_most(const struct moeflux_model *m);
 bool verify_pays(struct moeflux_model *m);
 /* Makes the states after each of n tokens, at most verify_most. Returns for how many there is memory. */
 uint32_t verify_reserve(struct moeflux_session *s, uint32_t n);
-/* Evaluates n >= 1 tokens, at most verify_most. None is part of the sequence yet. Returns the number of
- * tokens evaluated: fewer if states or the context have no room for n. 0: for none; then nothing happened.
+/* Evaluates n >= 1 tokens, at most verify_most. None is part of the sequence yet. sampler: what samples after
+ * each of them, in the state before the first is accepted, if nothing but its number of picks changes in
+ * between; the last device may do it then. NULL: the logits are wanted. Returns the number of tokens
+ * evaluated: fewer if states or the context have no room for n. 0: for none; then nothing happened.
  * Errors: those of moeflux_session_eval. */
-int verify_run(struct moeflux_session *s, const int32_t *ids, uint32_t n, struct moeflux_err *e);
+int verify_run(struct moeflux_session *s, const int32_t *ids, uint32_t n, const struct sampler *sampler,
+               struct moeflux_err *e);
 /* Returns whether the next token of the last chain has this id, so that it needs no evaluation. Any other
  * evaluation of the session ends the chain. */
 bool verify_has(const struct moeflux_session *s, int32_t id);
 /* Appends that token to the sequence. Returns the logits after it, [vocab_size]; valid until the next call of
- * verify_run. */
-const float *verify_take(struct moeflux_session *s);
+ * verify_run. NULL: the device has sampled; *result is step_take's. */
+const float *verify_take(struct moeflux_session *s, const uint32_t **result);
 /* Returns whether a device has begun to evaluate the session's next token by itself (work.h). A chain would
  * waste that. */
 bool verify_is_late(struct moeflux_session *s);
