@@ -44,8 +44,8 @@ struct arch_chunk {
     uint64_t ngrams;                  /* f32 [n_tables][max_chunk][inner]: rows of the n-gram tables */
     struct arch_sequence of;          /* the tokens are at of.pos .. of.pos + n - 1 */
     const struct arch_sequence *each; /* [n], then `of` is unused; NULL: one sequence */
-    /* `each` has consecutive positions of one sequence: operations with a state run one after the other, since
-     * a token reads what the ones before it write */
+    /* `each` has consecutive positions of one sequence: operations with a state run one after the other,
+     * since a token reads what the ones before it write */
     bool is_chain;
     /* 0 < keep < n: the recurrent state after the first `keep` tokens is written to `kept`, with the other
      * parity; the parity of `of` then flips twice. 0: not kept, as always with `each` */

@@ -19,7 +19,7 @@ enum {
 
 struct draft {
     struct draft_options options;
-    struct lookup lookup; /* of the sequence's tokens, or of the file's */
+    struct lookup lookup; /* table of the sequence's tokens, or of the file's */
     uint64_t mark;        /* the sequence whose tokens were added */
     struct token_list file;
     uint32_t most;            /* tokens that may be proposed */
@@ -31,7 +31,7 @@ struct draft {
     uint32_t n_ids;
     uint32_t room;      /* tokens that fit the context */
     int32_t guess;      /* the first proposed one; -1: none */
-    uint32_t class_idx; /* of draft_costs.rates */
+    uint32_t class_idx; /* index of draft_costs.rates */
     bool waits;
     struct draft_counts counts;
 };
@@ -157,8 +157,8 @@ static bool propose(struct draft *d, const struct generator *g, int32_t id)
     return is_token && d->n_ids <= d->most && d->n_ids < d->room;
 }
 
-/* Proposes what followed an earlier occurrence of the text's end. Past the end comes what was proposed: the text
- * repeats. Returns the length of the occurrence. */
+/* Proposes what followed an earlier occurrence of the text's end. Past the end comes what was proposed: the
+ * text repeats. Returns the length of the occurrence. */
 static uint32_t propose_again(struct draft *d, const struct generator *g, const struct lookup_end *end)
 {
     uint32_t len, at = lookup_find(&d->lookup, end->ids, end, LEAST_NGRAM, &len);
@@ -205,8 +205,8 @@ static uint32_t class_of(uint32_t len)
     return i;
 }
 
-/* Returns how many of the proposed tokens are expected to save the most time. Less than a tenth is not worth a
- * chain: times vary. */
+/* Returns how many of the proposed tokens are expected to save the most time. Less than a tenth is not worth
+ * a chain: times vary. */
 static uint32_t how_many(const struct draft *d, const struct draft_costs *c)
 {
     float rate = c->rates[d->class_idx], best = 1.1f, expected = 1, power = 1;

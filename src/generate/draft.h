@@ -29,8 +29,8 @@ struct draft_options { /* zeroed: auto */
     enum draft_kind kind;
     const char *path; /* DRAFT_FILE only; borrowed */
     uint32_t most;    /* tokens, 1 to DRAFT_MOST; 0: DRAFT_MOST */
-    /* the answer has a constraint, whose mask differs from token to token, or log-probabilities: a device does
-     * not sample. Set by answer_run */
+    /* the answer has a constraint, whose mask differs from token to token, or log-probabilities: a device
+     * does not sample. Set by answer_run */
     bool needs_logits;
     bool no_files; /* draft_options_parse refuses DRAFT_FILE: the text comes from a client */
 };
@@ -55,15 +55,15 @@ struct draft_counts {
     uint64_t n_runs;     /* evaluations */
 };
 
-/* Makes the draft of an answer to the generator's sequence. *out is NULL without drafts. ERR_UNSUPPORTED: this
- * model, as it was opened, cannot evaluate what was explicitly asked for. ERR_IO, ERR_FORMAT: the file;
+/* Makes the draft of an answer to the generator's sequence. *out is NULL without drafts. ERR_UNSUPPORTED:
+ * this model, as it was opened, cannot evaluate what was explicitly asked for. ERR_IO, ERR_FORMAT: the file;
  * ERR_MEMORY. */
 int draft_new(struct draft **out, const struct draft_options *o, struct generator *g, struct moeflux_err *e);
 void draft_free(struct draft *d); /* NULL is legal */
 
-/* Appends a token to the generator's sequence, if it was in a chain or a chain is worth while. Returns 1: *row
- * are the logits after it, [vocab_size], borrowed until the next call; or NULL, and *result is what the device
- * has sampled (step_take). Returns 0: the caller evaluates the token. */
+/* Appends a token to the generator's sequence, if it was in a chain or a chain is worth while. Returns 1:
+ * *row are the logits after it, [vocab_size], borrowed until the next call; or NULL, and *result is what the
+ * device has sampled (step_take). Returns 0: the caller evaluates the token. */
 int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **row, const uint32_t **result,
                struct moeflux_err *e);
 /* Returns whether draft_eval would return the logits after this token without an evaluation. */

@@ -54,7 +54,8 @@ void lookup_add(struct lookup *l, const int32_t *text, uint32_t n)
     }
 }
 
-/* Returns how many tokens before position `at` of the text are those at the end of e, its last one included. */
+/* Returns how many tokens before position `at` of the text are those at the end of e, its last one
+ * included. */
 static uint32_t length_at(const int32_t *text, uint32_t at, const struct lookup_end *e)
 {
     uint32_t len = 1;

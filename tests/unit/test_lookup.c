@@ -18,7 +18,7 @@ static uint32_t length_at(const int32_t *text, uint32_t at, uint32_t n)
     return len;
 }
 
-/* Of n tokens, whose last one is not in the table yet. */
+/* The same of n tokens, whose last one is not in the table yet. */
 static uint32_t search(const int32_t *text, uint32_t n, uint32_t least, uint32_t *len)
 {
     uint32_t found = 0;

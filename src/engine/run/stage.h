@@ -95,7 +95,7 @@ struct stage {
     /* --gpu-memory less what the driver takes, and the plan's states: buffers that are not in the plan must
      * fit in addition to these; 0: not given */
     uint64_t most_bytes, plan_state_bytes;
-    bool is_again;     /* an earlier stage is on the same device */
+    bool is_again; /* an earlier stage is on the same device */
     /* the first of its layers, whose experts belong to SIDE_HOST and SIDE_PROMPT; often none. The experts of
      * the others belong to SIDE_DEVICE */
     struct expert_layers cpu_layers;

@@ -80,8 +80,8 @@ static int make_logits(struct moeflux_session *s, struct moeflux_err *e)
     return v->logits ? 0 : ERR_MEMORY;
 }
 
-/* Fills choices [n]. Returns them, or NULL if the host is to get the logits: also with a repeat penalty, whose
- * window differs from token to token. */
+/* Fills choices [n]. Returns them, or NULL if the host is to get the logits: also with a repeat penalty,
+ * whose window differs from token to token. */
 static struct device_choice *choices_of(const struct moeflux_session *s, const struct sampler *sampler,
                                         uint32_t n, struct device_choice *choices)
 {

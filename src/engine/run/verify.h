@@ -28,7 +28,7 @@ struct verified {
     float *logits; /* [VERIFY_ROWS][vocab_size]; made on first use */
     int32_t ids[VERIFY_ROWS];
     uint32_t n, at;                   /* tokens, of which the first `at` were taken; n 0: there are none */
-    uint32_t pos;                     /* of the session, after those */
+    uint32_t pos;                     /* the session's, after those */
     uint64_t mark;                    /* the session's */
     bool is_chosen;                   /* there are no logits: the device has sampled after each token */
     uint32_t results[VERIFY_ROWS][2]; /* sample_call.result */
@@ -37,8 +37,8 @@ struct verified {
 /* Returns the most tokens of a chain on this model, at most VERIFY_ROWS. 0: it evaluates no chains, since
  * several tokens would have other bits, or their experts are traced or replaced. */
 uint32_t verify_most(const struct moeflux_model *m);
-/* Whether every expert is in memory now. If experts are read, a chain of tokens reads more of them, and drafts
- * do not pay. */
+/* Whether every expert is in memory now. If experts are read, a chain of tokens reads more of them, and
+ * drafts do not pay. */
 bool verify_pays(struct moeflux_model *m);
 /* Makes the states after each of n tokens, at most verify_most. Returns for how many there is memory. */
 uint32_t verify_reserve(struct moeflux_session *s, uint32_t n);

@@ -81,7 +81,7 @@ static int last_logits(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
-/* Returns position i of a chain, and the states before and after its token. The sequence's own state stays. */
+/* Returns position i of a chain, and the states before and after its token. The sequence's state stays. */
 static struct arch_sequence link_of(const struct work *w, uint32_t i, const struct stage *at)
 {
     const struct moeflux_session *s = w->list[0];
