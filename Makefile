@@ -181,7 +181,7 @@ deb: $(if $(SHADERS),$(SHADERS)/kernels/table.inc)
 	    $(if $(SHADERS),SHADERS=$(abspath $(SHADERS))) dpkg-buildpackage -b -uc -us -j$(shell nproc)
 
 clean:
-	rm -rf build build-asan build-tsan build-fuzz
+	rm -rf build build-asan build-flood build-tsan build-fuzz
 
 include mk/tests.mk mk/lanes.mk mk/release.mk
 -include $(OBJ:.o=.d) $(BUILD)/main.d $(SPIRV:.inc=.d)

@@ -48,7 +48,7 @@ enum moeflux_err_code {
 struct moeflux_err {
     int code; /* an enum moeflux_err_code; MOEFLUX_OK while nothing failed */
     /* One line without full stop and newline. It names the file, tensor or option, what was expected and what
-     * was found. */
+     * was found. Options are called as their fields, in backquotes. */
     char text[512];
 };
 
@@ -390,6 +390,15 @@ int moeflux_session_truncate(struct moeflux_session *s, uint32_t pos, struct moe
  * the position now. The caller then evaluates ids + *n_reused. Errors: those of moeflux_session_truncate. */
 int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
                           struct moeflux_err *e);
+
+/* Makes `to` a sequence of the first `pos` tokens of `from`, without evaluating them; what `to` had is
+ * dropped, its checkpoints too. Rows of the KV cache are in memory once for both, until one of them goes back
+ * before `pos`; recurrent states and the rows of windows are copied. `from` must not be evaluated meanwhile.
+ * pos: at most the position of `from`. With recurrent layers, or if a window no longer has the rows before
+ * `pos`, it is that position or one of a checkpoint. Errors: _USAGE (another `pos`, another model, a context
+ * of fewer tokens; nothing changes, or `to` is empty); _NO_FIT, _MEMORY, _DEVICE: `to` is empty. */
+int moeflux_session_fork(struct moeflux_session *to, struct moeflux_session *from, uint32_t pos,
+                         struct moeflux_err *e);
 
 /* Saves a checkpoint at the current position. One that exists already counts as used now. If there are more
  * than the cap, the least recently used one is dropped. Errors: _MEMORY, _DEVICE; no checkpoint was added or

@@ -87,6 +87,7 @@ static const struct {
     {"allowed_token_ids", 0},
     {"stop_token_ids", 0},
     {"logits_processors", 0},
+    {"prompt_logprobs", 0},
     {"truncate_prompt_tokens", -1},
     {"guided_whitespace_pattern", 0},
     {"mm_processor_kwargs", 0},
@@ -108,6 +109,9 @@ static void refuse_unsupported(const json_t *in, struct refusal *refusal)
         if (!is_off(fields_get(in, unsupported[i].name), unsupported[i].off))
             refusal_set(refusal, 400, unsupported[i].name, "unsupported_parameter", "%s is not supported",
                         unsupported[i].name);
+    if (json_is_false(fields_get(in, "skip_special_tokens")))
+        refusal_set(refusal, 400, "skip_special_tokens", "unsupported_parameter",
+                    "skip_special_tokens: false is not supported");
     const json_t *kinds = fields_array(in, "modalities", refusal);
     for (size_t i = 0; i < json_array_size(kinds); i++) {
         const char *kind = json_string_value(json_array_get(kinds, i));
@@ -124,13 +128,16 @@ static void read_form(struct api_request *c, const json_t *in, struct refusal *r
     const json_t *options = fields_object(in, "stream_options", refusal);
     c->n = (uint32_t)fields_int(in, "n", 1, 1, API_REQUEST_MAX_CHOICES, refusal);
     c->stream = fields_bool(in, "stream", false, refusal);
+    c->priority = (int32_t)fields_int(in, "priority", 0, INT32_MIN, INT32_MAX, refusal);
     c->include_usage = options && fields_bool(options, "include_usage", false, refusal);
     if (options && !c->stream)
         refusal_field(refusal, "stream_options", "stream_options goes with stream only");
     fields_text(in, "model", refusal);
     if (fields_int(in, "best_of", c->n, 1, API_REQUEST_MAX_CHOICES, refusal) != c->n)
         refusal_set(refusal, 400, "best_of", "unsupported_parameter", "best_of must be equal to n");
-    c->echo = !c->chat && fields_bool(in, "echo", false, refusal);
+    c->echo = fields_bool(in, "echo", false, refusal);
+    if (c->chat && c->echo)
+        refusal_set(refusal, 400, "echo", "unsupported_parameter", "echo is not supported in chats");
 }
 
 static void read_logprobs(struct api_request *c, const json_t *in, struct refusal *refusal)
@@ -260,8 +267,10 @@ static int make_choice(struct api_request *c, const json_t *in, const json_t *sa
     json_decref(fields);
     if (!rc && !defaults->counts)
         rc = check_length(&a->request, g, refusal);
-    if (!rc && defaults->turns)
+    if (!rc && defaults->turns) {
         turn_stops_find(&a->request, g, &a->stops);
+        prefix_cut_at(&a->cuts, a->stops.n_shared, (uint32_t)a->request.tokens.n);
+    }
     return rc;
 }
 

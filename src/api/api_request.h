@@ -21,7 +21,8 @@ struct api_request { /* zeroed at first; freed with api_request_free */
     bool stream, include_usage;
     bool echo; /* the reply begins with the prompt */
     bool logprobs;
-    uint32_t n; /* choices for each prompt */
+    uint32_t n;       /* choices for each prompt */
+    int32_t priority; /* job.priority */
     uint32_t n_choices;
     struct choice *choices; /* [n_choices], ordered by prompt */
 
@@ -34,7 +35,7 @@ struct api_request { /* zeroed at first; freed with api_request_free */
 /* Values of fields that the body does not have. */
 struct api_request_defaults {
     struct request_options options;
-    bool turns;  /* fill choice.stops: positions where the next request of a conversation will differ */
+    bool turns;  /* fill choice.stops and choice.cuts: where the next request of a conversation will differ */
     bool counts; /* the request asks for the number of its tokens: they may be more than the context holds */
     struct response_store *responses; /* replies that a later request continues; NULL: none */
 };

@@ -136,6 +136,7 @@ static void end_message(struct chat_body *b)
     str_free(&b->content);
     str_free(&b->thinking);
     b->content = b->thinking = (struct str){0};
+    b->is_cut = false;
     b->current = NULL;
 }
 
@@ -156,12 +157,13 @@ static void continue_turn(struct chat_body *b)
         begin_message(b, "assistant");
 }
 
-/* Appends a text, after a newline if there is text without one. */
-static void add_text(struct str *to, const char *text, size_t n)
+/* Appends a text, after a newline if there is text without one that was not cut. */
+static void add_text(struct chat_body *b, struct str *to, const char *text, size_t n)
 {
-    if (to->len && n && to->data[to->len - 1] != '\n')
+    if (to->len && n && to->data[to->len - 1] != '\n' && !b->is_cut)
         str_add_text(to, "\n");
     str_add(to, text, n);
+    b->is_cut = false;
 }
 
 void chat_body_say(struct chat_body *b, const char *role, const char *text, size_t n)
@@ -171,7 +173,7 @@ void chat_body_say(struct chat_body *b, const char *role, const char *text, size
         role = "user";
     if (strcmp(role, "user") == 0 || !has_role(b->current, role))
         begin_message(b, role);
-    add_text(&b->content, text, n);
+    add_text(b, &b->content, text, n);
 }
 
 void chat_body_think(struct chat_body *b, const char *text, size_t n)
@@ -180,12 +182,18 @@ void chat_body_think(struct chat_body *b, const char *text, size_t n)
     if (b->content.data || json_object_get(b->current, "tool_calls"))
         end_message(b);
     continue_turn(b);
-    add_text(&b->thinking, text, n);
+    add_text(b, &b->thinking, text, n);
+}
+
+void chat_body_cut(struct chat_body *b)
+{
+    b->is_cut = has_role(b->current, "assistant");
 }
 
 void chat_body_call(struct chat_body *b, const char *id, const char *name, const struct json_t *arguments)
 {
     continue_turn(b);
+    b->is_cut = false;
     json_t *calls = json_object_get(b->current, "tool_calls"), *own = json_string(name);
     if (!calls) {
         calls = json_array();

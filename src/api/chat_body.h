@@ -25,6 +25,7 @@ struct chat_body {
     /* Private: the message that is being made, its texts, and the functions' names by the ids of calls. */
     struct json_t *current;
     struct str content, thinking;
+    bool is_cut; /* the last text goes on in the next one of its kind */
     struct json_t *names;
 };
 
@@ -58,6 +59,8 @@ void chat_body_unseal(const struct json_t *sealed, struct str *out);
  * one message; later ones are the user's, because most templates take a system message first only. Parts of
  * one assistant's turn become one message. */
 void chat_body_say(struct chat_body *b, const char *role, const char *text, size_t n);
+/* Notes that the assistant's last text was cut: what goes on with it is joined as it is. */
+void chat_body_cut(struct chat_body *b);
 /* Appends to the assistant's turn: thinking, and a call. arguments: an object or a text; borrowed. */
 void chat_body_think(struct chat_body *b, const char *text, size_t n);
 void chat_body_call(struct chat_body *b, const char *id, const char *name, const struct json_t *arguments);

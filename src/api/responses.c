@@ -216,15 +216,33 @@ static json_t *response_json(const struct reply *r, const char *status)
     return out;
 }
 
+/* Returns the input as later requests read it, which the caller owns: the answer went on with an assistant's
+ * message at its end. */
+static json_t *input_to_keep(const json_t *given)
+{
+    const json_t *input = json_object_get(given, "input");
+    size_t n = json_array_size(input);
+    const json_t *last = json_array_get(input, n ? n - 1 : 0);
+    json_t *kept = json_incref((json_t *)(uintptr_t)input);
+    if (!json_is_text(json_object_get(last, "role"), "assistant"))
+        return kept;
+    json_t *all = json_copy(kept), *cut = json_copy((json_t *)(uintptr_t)last);
+    json_decref(kept);
+    json_object_set_new(cut, "status", json_string("incomplete"));
+    json_array_set_new(all, n - 1, cut);
+    return all;
+}
+
 /* Keeps a finished response for later requests, unless the client does not want that. */
 static void keep(const struct reply *r, const json_t *response)
 {
     const json_t *given = r->request->given;
     if (!r->request->responses || json_is_false(json_object_get(given, "store")))
         return;
+    json_t *input = input_to_keep(given);
     response_store_put(r->request->responses,
-                       json_string_value(json_object_get(given, "previous_response_id")),
-                       json_object_get(given, "input"), response);
+                       json_string_value(json_object_get(given, "previous_response_id")), input, response);
+    json_decref(input);
 }
 
 /* ---- events ---- */

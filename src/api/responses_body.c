@@ -49,6 +49,13 @@ static void join(const json_t *item, const char *name, const char *const *types,
     chat_body_join(at->to, fields_get(item, name), types, "input", where, out);
 }
 
+/* Ends an item's text, which the next item may go on with. */
+static void note_status(const json_t *item, const struct place *at)
+{
+    if (json_is_text(fields_get(item, "status"), "incomplete"))
+        chat_body_cut(at->to);
+}
+
 static void read_message(const json_t *item, const struct place *at)
 {
     const char *role = member(item, "role", at);
@@ -63,6 +70,7 @@ static void read_message(const json_t *item, const struct place *at)
         join(item, "content", texts, at, &text);
     if (!at->to->refusal->status)
         chat_body_say(at->to, role, str_text(&text), text.len);
+    note_status(item, at);
     str_free(&text);
 }
 
@@ -77,6 +85,36 @@ static void read_call(const json_t *item, const struct place *at)
     if (!at->to->refusal->status)
         chat_body_call(at->to, id, str_text(&joined), json_object_get(item, "arguments"));
     str_free(&joined);
+}
+
+/* Reads a call of a tool that another server had: the model sees that of a function with one argument. */
+static void read_other_call(const json_t *item, const struct place *at, const char *name, const char *field)
+{
+    const char *id = member(item, "call_id", at);
+    const json_t *value = fields_get(item, field);
+    if (!value)
+        refusal_field(at->to->refusal, "input", "%s.%s: expected a value, found nothing", at->text, field);
+    if (at->to->refusal->status)
+        return;
+    json_t *arguments = json_pack("{s: O}", field, value);
+    chat_body_call(at->to, id, name, arguments);
+    json_decref(arguments);
+}
+
+static void read_custom_call(const json_t *item, const struct place *at)
+{
+    read_other_call(item, at, member(item, "name", at), "input");
+}
+
+static void read_shell_call(const json_t *item, const struct place *at)
+{
+    read_other_call(item, at, "local_shell", "action");
+}
+
+/* Leaves out a search of another server: the answer after it says what was found. */
+static void read_search(const json_t *item, const struct place *at)
+{
+    (void)item, (void)at;
 }
 
 static void read_output(const json_t *item, const struct place *at)
@@ -105,6 +143,8 @@ static void read_reasoning(const json_t *item, const struct place *at)
     chat_body_check(at->to, &text);
     if (!at->to->refusal->status && text.len)
         chat_body_think(at->to, str_text(&text), text.len);
+    if (text.len)
+        note_status(item, at);
     str_free(&text);
 }
 
@@ -116,6 +156,11 @@ static void read_item(const json_t *item, const struct place *at)
     } kinds[] = {{"message", read_message},
                  {"function_call", read_call},
                  {"function_call_output", read_output},
+                 {"custom_tool_call", read_custom_call},
+                 {"custom_tool_call_output", read_output},
+                 {"local_shell_call", read_shell_call},
+                 {"local_shell_call_output", read_output},
+                 {"web_search_call", read_search},
                  {"reasoning", read_reasoning}};
     const json_t *given = fields_get(item, "type");
     const char *type = given ? json_string_value(given) : "message";

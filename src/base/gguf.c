@@ -12,6 +12,7 @@
 #include "base/ggml_type.h"
 #include "base/mem.h"
 #include "base/quote.h"
+#include "base/str.h"
 
 /* Limits of lengths. Counts are bounded by the file's length, since an entry takes bytes of it. */
 enum {
@@ -661,7 +662,6 @@ static int add_splits(struct gguf *g, struct moeflux_err *e)
 bool gguf_is_file(const char *path)
 {
     char magic[4] = "";
-    size_t n = strlen(path);
     if (!file_is_regular(path))
         return false;
     int fd = file_open_read(path, NULL, NULL);
@@ -669,7 +669,7 @@ bool gguf_is_file(const char *path)
                   !memcmp(magic, "GGUF", sizeof magic);
     if (fd >= 0)
         close(fd);
-    return begins || (n > 5 && !strcmp(path + n - 5, ".gguf"));
+    return begins || str_ends_with(path, ".gguf");
 }
 
 int gguf_open(struct gguf *g, const char *path, struct moeflux_err *e)

@@ -70,3 +70,9 @@ void str_free(struct str *s)
     free(s->data);
     *s = (struct str){0};
 }
+
+bool str_ends_with(const char *text, const char *end)
+{
+    size_t n = strlen(text), k = strlen(end);
+    return n >= k && strcmp(text + n - k, end) == 0;
+}

@@ -26,4 +26,6 @@ static inline bool str_ok(const struct str *s)
 }
 void str_free(struct str *s);
 
+bool str_ends_with(const char *text, const char *end);
+
 #endif

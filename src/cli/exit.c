@@ -1,7 +1,75 @@
 #include "cli/exit.h"
 
+#include <stdio.h>
+#include <string.h>
+
+#include "base/str.h"
 #include "cli/say.h"
 #include "cli/signals.h"
+
+/* What messages from below call `NAME`, an option's field, and what the user calls it. */
+static const char *const flags[][2] = {
+    {"active_experts", "--active-experts"},
+    {"bits", "--bits"},
+    {"chunk", "--chunk"},
+    {"context", "-c"},
+    {"cpu_isa", "--cpu-isa"},
+    {"device", "--device"},
+    {"expert_bits", "--expert-bits"},
+    {"expert_group", "--expert-group"},
+    {"expert_mode", "--expert-mode"},
+    {"expert_share", "--expert-share"},
+    {"gpu_memory_bytes", "--gpu-memory"},
+    {"gpu_memory_each", "--gpu-memory"},
+    {"group", "--group"},
+    {"half_scales", "--half-scales"},
+    {"lossy", "--lossy"},
+    {"memory_bytes", "--memory"},
+    {"mode", "--mode"},
+    {"moeflux_list_devices", "--list-devices"},
+    {"n_cpu_layers", "--n-cpu-moe (or --experts cpu)"},
+    {"n_parallel", "--parallel"},
+    {"pin", "--pin"},
+    {"prefer_resident", "--prefer-resident"},
+    {"prompt_type", "--prompt-type"},
+    {"raw", "--raw"},
+    {"recipe", "--recipe"},
+    {"spread", "--spread"},
+    {"tensor_split", "--tensor-split"},
+    {"thinking off", "--no-think"},
+    {"thinking on", "--think"},
+};
+
+/* Returns the flag of a field, name[n], with a backquote after it; NULL: it is none. */
+static const char *flag_of(const char *name, size_t n)
+{
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (name[n] == '`' && strlen(flags[i][0]) == n && memcmp(flags[i][0], name, n) == 0)
+            return flags[i][1];
+    return NULL;
+}
+
+static void add_text(struct str *out, const char *text)
+{
+    while (*text) {
+        size_t n = *text == '`' ? strcspn(text + 1, "`") : 0;
+        const char *flag = n ? flag_of(text + 1, n) : NULL;
+        if (flag)
+            str_add_text(out, flag);
+        else
+            str_add(out, text, 1);
+        text += flag ? n + 2 : 1;
+    }
+}
+
+void exit_name_flags(struct moeflux_err *e)
+{
+    struct str shown = {0};
+    add_text(&shown, e->text);
+    if (str_ok(&shown))
+        snprintf(e->text, sizeof e->text, "%s", str_text(&shown));
+    str_free(&shown);
+}
 
 int exit_status(int rc)
 {
@@ -19,7 +87,10 @@ int exit_status(int rc)
 
 void exit_warn(const char *text)
 {
-    say("moeflux: %s\n", text);
+    struct str shown = {0};
+    add_text(&shown, text);
+    say("moeflux: %s\n", str_ok(&shown) ? str_text(&shown) : text);
+    str_free(&shown);
 }
 
 void exit_tell(int most, enum exit_level level, const char *text)

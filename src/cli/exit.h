@@ -16,6 +16,10 @@ enum exit_level {
 /* Returns the exit status for a return code, 0 or ERR_*. That of ERR_INTERRUPTED depends on the signal. */
 int exit_status(int rc);
 
+/* Puts flags in place of the fields that a message of the library names: "`chunk` 9" becomes "--chunk 9". The
+ * functions below do it themselves. */
+void exit_name_flags(struct moeflux_err *e);
+
 /* Prints "moeflux: TEXT" on stderr: something that the user should know and that stops nothing. */
 void exit_warn(const char *text);
 /* Prints it if `most`, the user's exit_level, includes `level`. */

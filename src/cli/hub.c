@@ -11,8 +11,8 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "cli/options/options.h"
-#include "model/names.h"
 
 #define INDEX           "model.safetensors.index.json"
 #define MAX_INDEX_BYTES ((uint64_t)100 << 20)
@@ -179,14 +179,13 @@ static void list(const struct snapshot *s, const char *inner, struct weights *w)
         char name[512];
         snprintf(name, sizeof name, "%.200s%s%.255s", inner, *inner ? "/" : "", x->d_name);
         bool there = is_there(s, name);
-        if (names_ends_with(name, ".gguf") && strncmp(x->d_name, "mmproj", 6) != 0)
+        if (str_ends_with(name, ".gguf") && strncmp(x->d_name, "mmproj", 6) != 0)
             note_gguf(w, name, there);
         else if (*inner || x->d_name[0] == '.')
             continue;
-        else if (names_ends_with(name, ".safetensors"))
+        else if (str_ends_with(name, ".safetensors"))
             note_safetensors(w, name, there);
-        else if (names_ends_with(name, ".bin") || names_ends_with(name, ".pt") ||
-                 names_ends_with(name, ".pth"))
+        else if (str_ends_with(name, ".bin") || str_ends_with(name, ".pt") || str_ends_with(name, ".pth"))
             w->has_pytorch = true;
         else
             list(s, name, w);
@@ -343,8 +342,7 @@ int hub_use(struct options *o, struct moeflux_err *e)
     const char *name = is_source && !o->dst ? NULL : *model;
     if (!name || !hub_is_name(name) || file_exists(name) || file_is_dir(name))
         return 0;
-    size_t n = strlen(name);
-    if (n > strlen(".gguf") && !strcmp(name + n - strlen(".gguf"), ".gguf"))
+    if (str_ends_with(name, ".gguf"))
         return 0;
     int rc = hub_find(name, &o->hub_path, e);
     if (rc < 0)

@@ -106,7 +106,7 @@ int verbs_convert(const struct options *o, const struct term *t, struct output *
     int rc = convert_run(&co, &r, e);
     bar_end(&bar);
     if (rc == ERR_INTERRUPTED)
-        say("moeflux: interrupted; the same command goes on with what is done\n");
+        exit_tell(o->log_level, EXIT_WARN, "interrupted; the same command goes on with what is done");
     if (rc)
         return rc;
     if (o->log_level >= EXIT_INFO)

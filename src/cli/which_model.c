@@ -11,15 +11,10 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/gguf.h"
+#include "base/str.h"
 #include "cli/hub.h"
 #include "cli/options/closest.h"
 #include "model/spread.h"
-
-static bool ends_with(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-    return n > m && strcmp(name + n - m, end) == 0;
-}
 
 static bool begins_with(int fd, const char *beginning)
 {
@@ -33,7 +28,7 @@ static bool begins_with(int fd, const char *beginning)
 static int check_file(const char *path, bool takes_config, struct moeflux_err *e)
 {
     char *parent = file_parent(path, NULL);
-    bool is_part = ends_with(path, ".safetensors") || (ends_with(path, ".json") && !takes_config);
+    bool is_part = str_ends_with(path, ".safetensors") || (str_ends_with(path, ".json") && !takes_config);
     int rc = 0;
     if (parent && !gguf_is_file(path) && is_part)
         rc = err_set(e, ERR_FORMAT, "%s: a file of a model: name its directory, %s", path, parent);
@@ -75,16 +70,16 @@ static void look_into(struct contents *c, int dir, const char *name, bool again)
 
 static void look_at(struct contents *c, int dir, const char *name)
 {
-    bool weights = ends_with(name, ".safetensors");
+    bool weights = str_ends_with(name, ".safetensors");
     c->manifest |= strcmp(name, "model_weights.json") == 0;
     c->config |= strcmp(name, "config.json") == 0;
     c->part |= strcmp(name, SPREAD_PART_FILE) == 0;
     c->safetensors |= weights;
-    if (ends_with(name, ".gguf") && strncmp(name, "mmproj", 6) != 0 &&
+    if (str_ends_with(name, ".gguf") && strncmp(name, "mmproj", 6) != 0 &&
         (!c->gguf[0] || strcmp(name, c->gguf) < 0))
         snprintf(c->gguf, sizeof c->gguf, "%s", name);
-    c->pytorch |= ends_with(name, ".bin") || ends_with(name, ".pt") || ends_with(name, ".pth");
-    if (!weights && !ends_with(name, ".json"))
+    c->pytorch |= str_ends_with(name, ".bin") || str_ends_with(name, ".pt") || str_ends_with(name, ".pth");
+    if (!weights && !str_ends_with(name, ".json"))
         return;
     int fd = openat(dir, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     if (begins_with(fd, "version https://git-lfs.github.com/spec/"))
@@ -175,7 +170,7 @@ int which_model_refuse_word(const char *word, bool is_first, struct moeflux_err 
                        word);
     if (which_model_check(word, false, &why))
         return err_set(e, ERR_USAGE, "%s", why.text);
-    if (hub_is_name(word) && !ends_with(word, ".gguf"))
+    if (hub_is_name(word) && !str_ends_with(word, ".gguf"))
         return err_set(e, ERR_USAGE, "unexpected argument \"%s\": a repository's name goes after -m (-m %s)",
                        word, word);
     for (size_t i = 0; i < n; i++)

@@ -6,8 +6,8 @@
 #include "base/err.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "model/family.h"
-#include "model/names.h"
 #include "model/quant_config.h"
 #include "model/table.h"
 #include "model/tensor.h"
@@ -22,7 +22,7 @@ static bool is_gate(const struct convert_plan *p, const char *name)
 {
     char base[160];
     size_t n = strlen(name), tail = strlen(".weight");
-    if (!names_ends_with(name, ".weight") || n - tail >= sizeof base)
+    if (!str_ends_with(name, ".weight") || n - tail >= sizeof base)
         return false;
     snprintf(base, sizeof base, "%.*s", (int)(n - tail), name);
     return family_is_gate(p->src.config.family, base, p->src.config.streams.rank);
@@ -239,7 +239,7 @@ int convert_choose_check(const struct convert_plan *p, struct moeflux_err *e)
     if (!convert_settings_give_bits(s) && !is_rule_alone)
         return err_set(
             e, ERR_USAGE,
-            "%s: is quantised already; --bits, --expert-bits, --mode, --expert-mode or --recipe says to what",
+            "%s: is quantised already; `bits`, `expert_bits`, `mode`, `expert_mode` or `recipe` says to what",
             p->src.path);
     for (int i = 0; i < 2; i++)
         if (p->choice[i].n_lowered == 0 && p->choice[i].unmet.text[0])

@@ -404,7 +404,7 @@ char *convert_json_spread(const struct convert_parts *p, uint64_t id, struct moe
         json_t *path = json_string(p->targets[i].final);
         if (!path) {
             json_decref(paths);
-            err_set(e, ERR_USAGE, "--spread: %s is not UTF-8, which %s must be", p->targets[i].final,
+            err_set(e, ERR_USAGE, "`spread`: %s is not UTF-8, which %s must be", p->targets[i].final,
                     SPREAD_FILE);
             return NULL;
         }

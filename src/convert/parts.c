@@ -46,14 +46,14 @@ static int find_paths(const char *dst, const char *list, char *paths[SPREAD_MAX_
         if (next)
             *next++ = '\0';
         if (!*name)
-            rc = err_set(e, ERR_USAGE, "--spread: an empty path in \"%s\"", list);
+            rc = err_set(e, ERR_USAGE, "`spread`: an empty path in \"%s\"", list);
         else if (*n == SPREAD_MAX_PARTS)
-            rc = err_set(e, ERR_USAGE, "--spread: more than %d directories", SPREAD_MAX_PARTS - 1);
+            rc = err_set(e, ERR_USAGE, "`spread`: more than %d directories", SPREAD_MAX_PARTS - 1);
         else if (!(paths[*n] = absolute(name, e)))
             rc = ERR_IO;
         for (uint32_t i = 0; rc == 0 && i < *n; i++)
             if (!strcmp(paths[i], paths[*n]))
-                rc = err_set(e, ERR_USAGE, "--spread: %s is named twice", paths[i]);
+                rc = err_set(e, ERR_USAGE, "`spread`: %s is named twice", paths[i]);
         *n += rc == 0;
     }
     free(text);

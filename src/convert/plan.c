@@ -13,6 +13,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "convert/choose.h"
 #include "model/gguf/config.h"
 #include "model/model_file.h"
@@ -298,14 +299,13 @@ static int plan_vector(struct convert_plan *p, const struct schema_item *s, stru
     if (rc < 0)
         return rc;
     enum convert_step step = CONVERT_COPY;
-    if (names_ends_with(t->name, ".A_log") && t->dtype != DTYPE_F32 && t->dtype != DTYPE_GGUF)
+    if (str_ends_with(t->name, ".A_log") && t->dtype != DTYPE_F32 && t->dtype != DTYPE_GGUF)
         step = CONVERT_WIDEN;
     else if (checkpoint_is_less_one(&p->src, t->name))
         step = CONVERT_PLUS_ONE;
     rc = add_simple(p, step, t, e);
     /* [C, 1, taps] and [C, taps, 1] are the same bytes; the packed format has the second. */
-    if (rc == 0 && p->src.norms_less_one && names_ends_with(t->name, ".conv1d.weight") &&
-        tensor_cols(t) != 1) {
+    if (rc == 0 && p->src.norms_less_one && str_ends_with(t->name, ".conv1d.weight") && tensor_cols(t) != 1) {
         struct tensor *out = &p->items[p->n_items - 1].out[0];
         out->shape[1] = out->shape[2];
         out->shape[2] = 1;
@@ -383,7 +383,7 @@ int convert_plan_check_error(const struct convert_plan *p, const struct tensor *
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
                    "%s: tensor %s: %s becomes %s, which changes it by %.1f %% (expected at most %.0f %%); "
-                   "--lossy takes it",
+                   "`lossy` takes it",
                    p->src.files[t->file].path, tensor_label(t), gguf_source_type(&p->gguf, t),
                    format_of(format)->name, 100 * lost, 100 * CONVERT_MAX_LOSS);
 }
@@ -583,7 +583,7 @@ int convert_plan_open(struct convert_plan *p, const char *src, const struct conv
         rc = open_source(p, src, e);
     p->rule = choose_rule(s, p->src.is_gguf);
     if (rc == 0 && (s->lossy || s->half_scales) && !p->src.is_gguf)
-        rc = err_set(e, ERR_USAGE, "--%s: %s is no GGUF file", s->lossy ? "lossy" : "half-scales", src);
+        rc = err_set(e, ERR_USAGE, "`%s`: %s is no GGUF file", s->lossy ? "lossy" : "half_scales", src);
     /* Must precede plan_dense: dense matrices stay unquantised only if the experts have codes. */
     if (rc < 0 || p->expert_format == FORMAT_NONE || !has_codes(p))
         p->expert_format = FORMAT_NONE;

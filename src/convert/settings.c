@@ -67,30 +67,30 @@ static int check_mode(const char *flag, enum convert_mode mode, const char *othe
 
 static int check_modes(const struct convert_settings *s, struct moeflux_err *e)
 {
-    int rc = check_mode("--mode", s->mode, "--bits", s->bits, e);
+    int rc = check_mode("`mode`", s->mode, "`bits`", s->bits, e);
     if (rc == 0)
-        rc = check_mode("--mode", s->mode, "--group", s->group, e);
+        rc = check_mode("`mode`", s->mode, "`group`", s->group, e);
     if (rc == 0)
-        rc = check_mode("--mode", s->mode, "--recipe", s->recipe, e);
+        rc = check_mode("`mode`", s->mode, "`recipe`", s->recipe, e);
     if (rc == 0)
-        rc = check_mode("--expert-mode", s->expert_mode, "--expert-bits", s->expert_bits, e);
+        rc = check_mode("`expert_mode`", s->expert_mode, "`expert_bits`", s->expert_bits, e);
     if (rc == 0)
-        rc = check_mode("--expert-mode", s->expert_mode, "--expert-group", s->expert_group, e);
-    return rc < 0 ? rc : check_mode("--expert-mode", s->expert_mode, "--recipe", s->recipe, e);
+        rc = check_mode("`expert_mode`", s->expert_mode, "`expert_group`", s->expert_group, e);
+    return rc < 0 ? rc : check_mode("`expert_mode`", s->expert_mode, "`recipe`", s->recipe, e);
 }
 
 int convert_settings_check(const struct convert_settings *s, struct moeflux_err *e)
 {
-    int rc = check_bits("--bits", s->bits, e);
+    int rc = check_bits("`bits`", s->bits, e);
     if (rc == 0)
-        rc = check_bits("--expert-bits", s->expert_bits, e);
+        rc = check_bits("`expert_bits`", s->expert_bits, e);
     if (rc == 0)
-        rc = check_group("--group", s->group, e);
+        rc = check_group("`group`", s->group, e);
     if (rc == 0)
-        rc = check_group("--expert-group", s->expert_group, e);
+        rc = check_group("`expert_group`", s->expert_group, e);
     if (rc == 0 && s->recipe && (s->bits || s->expert_bits))
         rc =
-            err_set(e, ERR_USAGE, "--recipe and %s exclude each other", s->bits ? "--bits" : "--expert-bits");
+            err_set(e, ERR_USAGE, "`recipe` and %s exclude each other", s->bits ? "`bits`" : "`expert_bits`");
     return rc < 0 ? rc : check_modes(s, e);
 }
 
@@ -124,13 +124,13 @@ static void set_mode(struct convert_wish *w, enum convert_mode mode, const char 
 struct convert_wish convert_settings_matrix(const struct convert_settings *s, const struct config *c,
                                             const char *name)
 {
-    struct convert_wish w = {.bits = s->bits, .group = s->group, .asked = "--bits", .asked_group = "--group"};
+    struct convert_wish w = {.bits = s->bits, .group = s->group, .asked = "`bits`", .asked_group = "`group`"};
     if (s->recipe) {
         w.bits = recipe_bits(s->recipe, c, name);
-        w.asked = "--recipe";
+        w.asked = "`recipe`";
     }
     if (s->mode > CONVERT_MODE_AFFINE)
-        set_mode(&w, s->mode, "--mode");
+        set_mode(&w, s->mode, "`mode`");
     return w;
 }
 
@@ -145,17 +145,17 @@ struct convert_wish convert_settings_experts(const struct convert_settings *s, c
         w.has_mode = false;
     }
     if (s->expert_mode > CONVERT_MODE_AFFINE) {
-        set_mode(&w, s->expert_mode, "--expert-mode");
+        set_mode(&w, s->expert_mode, "`expert_mode`");
         w.by_expert_bits = true;
     }
     if (s->expert_bits) {
         w.bits = s->expert_bits;
         w.by_expert_bits = true;
-        w.asked = "--expert-bits";
+        w.asked = "`expert_bits`";
     }
     if (s->expert_group) {
         w.group = s->expert_group;
-        w.asked_group = "--expert-group";
+        w.asked_group = "`expert_group`";
     }
     return w;
 }

@@ -86,7 +86,7 @@ static int parse_state(struct convert_target *t, char *text, const char *path, s
         return err_set(e, ERR_USAGE, "%s: not the state of a conversion", path);
     if (identity != t->identity)
         return err_set(e, ERR_USAGE,
-                       "%s holds an unfinished conversion of another source, or with another --spread or "
+                       "%s holds an unfinished conversion of another source, or with another `spread` or "
                        "other formats; remove it first",
                        t->partial);
     for (line = end + 1; rc == 0 && (end = strchr(line, '\n')); line = end + 1) {

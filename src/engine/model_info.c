@@ -6,6 +6,7 @@
 #include "arch/arch.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "engine/plan/format_text.h"
 #include "engine/plan/load_plan.h"
 #include "engine/state/stores.h"
@@ -22,11 +23,10 @@ static uint64_t params_of(const struct model_dir *d, bool is_table)
     uint64_t n = 0;
     for (size_t i = 0; i < d->n_tensors; i++) {
         const struct tensor *t = &d->tensors[i];
-        size_t len = strlen(t->name);
         if (table_has(t->name) != is_table)
             continue;
-        if (expert_tensors_has(t->name) || (len > 7 && strcmp(t->name + len - 7, ".scales") == 0) ||
-            (len > 7 && strcmp(t->name + len - 7, ".biases") == 0) || fp8_is_scales(t))
+        if (expert_tensors_has(t->name) || str_ends_with(t->name, ".scales") ||
+            str_ends_with(t->name, ".biases") || fp8_is_scales(t))
             continue;
         if (t->dtype == DTYPE_BLOCKS) {
             const struct format *f = format_of(t->format);

@@ -6,22 +6,11 @@
 #include "args.h"
 #include "base/mem.h"
 #include "engine/run/forward.h"
+#include "engine/state/blocks.h"
 #include "engine/state/rewind.h"
 #include "engine/state/stores.h"
 
 enum { DEFAULT_CHECKPOINTS = 4 };
-
-/* Makes a table of `entries` for n blocks, none for n = 0. */
-static int make_table(struct block_table *t, uint32_t n, uint32_t entries, struct stage *at,
-                      struct moeflux_err *e)
-{
-    if (n == 0)
-        return 0;
-    t->n = n;
-    t->blocks = mem_new(n, sizeof *t->blocks, e);
-    return t->blocks ? exec_buffer_new(at->exec, &t->table, EXEC_INPUT, 8 * (uint64_t)entries, e)
-                     : ERR_MEMORY;
-}
 
 static int allocate_on(const struct moeflux_session *s, struct stage_state *on, struct stage *at,
                        struct moeflux_err *e)
@@ -29,9 +18,9 @@ static int allocate_on(const struct moeflux_session *s, struct stage_state *on, 
     const struct arch_store_sizes *z = &at->view.sizes;
     uint32_t ring = stores_ring_blocks(z->window, s->model->max_chunk,
                                        forward_n_older((uint32_t)(on - s->on), s->model->n_stages));
-    int rc = make_table(&on->tables[ARCH_ROWS], z->kv_block ? s->max_blocks : 0, s->max_blocks, at, e);
+    int rc = blocks_make_table(&on->tables[ARCH_ROWS], z->kv_block ? s->max_blocks : 0, s->max_blocks, at, e);
     if (rc == 0)
-        rc = make_table(&on->tables[ARCH_WINDOW], (uint32_t)size_min(ring, s->max_blocks), s->max_blocks, at,
+        rc = blocks_make_table(&on->tables[ARCH_WINDOW], (uint32_t)size_min(ring, s->max_blocks), s->max_blocks, at,
                         e);
     if (rc == 0)
         rc = exec_buffer_new(at->exec, &on->recurrent, EXEC_DEVICE, size_max(z->recurrent, 4), e);
@@ -57,21 +46,11 @@ static int allocate(struct moeflux_session *s, struct moeflux_err *e)
     return rc < 0 ? rc : moeflux_session_clear(s, e);
 }
 
-static void free_table(struct block_table *t, struct stage *at)
-{
-    for (uint32_t i = 0; t->blocks && i < t->n; i++) {
-        at->state_bytes -= t->blocks[i].address ? t->blocks[i].bytes : 0;
-        exec_buffer_free(at->exec, &t->blocks[i]);
-    }
-    exec_buffer_free(at->exec, &t->table);
-    free(t->blocks);
-}
-
 static void free_on(struct stage_state *on, struct stage *at)
 {
     at->state_bytes -= on->recurrent_next.address ? 2 * on->recurrent.bytes : 0;
     for (int i = 0; i < 2; i++)
-        free_table(&on->tables[i], at);
+        blocks_free_table(&on->tables[i], at);
     exec_buffer_free(at->exec, &on->recurrent);
     exec_buffer_free(at->exec, &on->recurrent_next);
     for (size_t i = 0; i < sizeof on->older / sizeof *on->older; i++) {
@@ -167,36 +146,22 @@ void moeflux_session_free(struct moeflux_session *s)
     free_closed(s->model, s);
 }
 
-/* Fills the next entry of a table. Its block is allocated unless it exists. */
-static int add_block(struct block_table *t, uint32_t entry, uint64_t bytes, struct stage *at,
-                     struct moeflux_err *e)
-{
-    if (t->n == 0)
-        return 0;
-    struct exec_buffer *b = &t->blocks[entry % t->n];
-    if (!b->address) {
-        int rc = exec_buffer_new(at->exec, b, EXEC_DEVICE, bytes, e);
-        if (rc < 0)
-            return rc;
-        at->state_bytes += b->bytes;
-    }
-    ((uint64_t *)(void *)t->table.host)[entry] = b->address;
-    return 0;
-}
-
 static int add_blocks(struct moeflux_session *s, uint32_t stage, struct moeflux_err *e)
 {
     struct stage *at = &s->model->stages[stage];
     const struct arch_store_sizes *z = &at->view.sizes;
     struct block_table *t = s->on[stage].tables;
-    int rc = add_block(&t[ARCH_ROWS], s->n_blocks, z->kv_block, at, e);
-    return rc < 0 ? rc : add_block(&t[ARCH_WINDOW], s->n_blocks, z->ring_block, at, e);
+    int rc = blocks_add(&t[ARCH_ROWS], s->n_blocks, z->kv_block, at, e);
+    return rc < 0 ? rc : blocks_add(&t[ARCH_WINDOW], s->n_blocks, z->ring_block, at, e);
 }
 
 int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
     uint32_t need = div_up(end, 1u << KV_BLOCK_SHIFT);
+    int own = blocks_own_from(s, s->pos, e);
+    if (own < 0)
+        return own;
     for (; s->n_blocks < need; s->n_blocks++)
         for (uint32_t i = 0; i < m->n_stages; i++) {
             stage_take(&m->stages[i]);

@@ -6,7 +6,8 @@
 
 /* Checks whether n tokens can be appended. ERR_USAGE. */
 int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t n, struct moeflux_err *e);
-/* Allocates the KV cache for positions below `end`. ERR_NO_FIT: the sequence does not change. */
+/* Allocates the KV cache for the positions below `end`; those from the sequence's position on may be written
+ * then. ERR_NO_FIT: the sequence does not change. */
 int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e);
 
 /* Recovers a sequence that was stopped, and clears one with needs_clear. Must be called before any use of the

@@ -16,9 +16,15 @@ struct progress_at {
     bool is_stopped;  /* the callback said stop */
 };
 
+/* Rows of consecutive positions, of one sequence or of several with the same first tokens (blocks.h). */
+struct kv_block {
+    struct exec_buffer buffer;
+    uint32_t n_users; /* sequences; a block of several is not written. The stage's turn protects it */
+};
+
 /* Blocks of rows. The table has an address for every block of the context, that of blocks[i % n]. */
 struct block_table {
-    struct exec_buffer *blocks; /* [n], made when the sequence reaches them */
+    struct kv_block **blocks; /* [n], made when the sequence reaches them; NULL: not yet */
     uint32_t n;
     struct exec_buffer table; /* u64 [max_blocks] */
 };
@@ -41,6 +47,7 @@ struct moeflux_session {
     uint32_t parity;               /* which of the double-buffered states is current */
     struct stage_state *on;        /* [n_stages] */
     uint32_t n_blocks, max_blocks; /* entries of the block tables: in use, in all */
+    uint32_t n_shared;             /* the first blocks of rows, which may have other users, too */
     uint32_t window_from;          /* windows have no rows of earlier positions (stores_window_from) */
     bool is_stopped;               /* a chunk was stopped: the device may still write to recurrent_next */
     int32_t *history;              /* [max_context]: the tokens' ids, -1: not known */

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "exec/kernel.h"
 #include "exec/shelf.h"
 
@@ -60,9 +61,7 @@ static bool uses_khr(const struct exec *x)
 /* Whether the kernel uses matrix units: X_coop, X_fragcoop, X_extcoop. */
 static bool has_matrices(const char *kernel)
 {
-    static const char end[] = "coop";
-    size_t length = strlen(kernel), n = sizeof end - 1;
-    return length > n && strcmp(kernel + length - n, end) == 0;
+    return str_ends_with(kernel, "coop");
 }
 
 static struct exec_caps vulkan_caps(const struct exec *x)

@@ -152,7 +152,7 @@ static uint32_t *read_pin_file(const struct model_dir *m, struct expert_layers l
     uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
     int rc = counts ? read_counts(m, layers, pin, counts, e) : ERR_MEMORY;
     if (rc == 0)
-        err_set(e, ERR_IO, "--pin: there is no file %s", pin);
+        err_set(e, ERR_IO, "`pin`: there is no file %s", pin);
     if (rc > 0)
         return counts;
     free(counts);
@@ -177,7 +177,7 @@ int store_fill_count_pinned(const struct model_dir *m, struct expert_layers laye
     if (n_slots <= room)
         return err_set(
             e, ERR_NO_FIT,
-            "--pin: the cache has room for %llu experts, expected more than %llu (twice those of a token)",
+            "`pin`: the cache has room for %llu experts, expected more than %llu (twice those of a token)",
             (unsigned long long)n_slots, (unsigned long long)room);
     *n_pinned = (uint32_t)size_min(named, size_min(n_slots / 2, n_slots - room));
     return 0;

@@ -23,6 +23,7 @@ struct choice_result {
     struct draft_counts drafts;
     uint64_t start_ns;   /* clock_ns() when the prompt's evaluation began */
     uint64_t prefill_ns; /* time that it took */
+    uint64_t last_ns;    /* the server: clock_ns() of the last token */
     enum answer_stop stop;
     const char *stop_text; /* the stop that was found, borrowed from the request; NULL: none */
 };
@@ -30,6 +31,7 @@ struct choice_result {
 struct choice { /* zeroed at first; freed with choice_free */
     struct request request;
     struct prefix_stops stops; /* positions where a later prompt may differ from this one */
+    struct prefix_cuts cuts;   /* where the prompt is cut for others with the same beginning */
     uint64_t seed;
     bool score; /* the prompt's tokens are scored (`echo` with `logprobs`) */
 

@@ -58,6 +58,20 @@ static uint32_t n_soon(const struct jobs *q)
     return (uint32_t)size_min(n, most);
 }
 
+/* Puts a job after those that wait with the same priority. The caller holds the lock. */
+static void insert(struct jobs *q, struct job *j)
+{
+    struct job **at = &q->first;
+    if (q->last && q->last->priority <= j->priority)
+        at = &q->last->next;
+    while (*at && (*at)->priority <= j->priority)
+        at = &(*at)->next;
+    j->next = *at;
+    *at = j;
+    if (!j->next)
+        q->last = j;
+}
+
 int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_err *e)
 {
     int rc = 0;
@@ -70,11 +84,7 @@ int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_e
         struct job *j = list[i];
         j->state = JOB_WAITING;
         j->added_ns = clock_ns();
-        if (q->last)
-            q->last->next = j;
-        else
-            q->first = j;
-        q->last = j;
+        insert(q, j);
         q->n_waiting++;
     }
     pthread_cond_broadcast(&q->more);

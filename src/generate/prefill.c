@@ -5,31 +5,41 @@
 
 /* ---- what is reused ---- */
 
-/* Returns the last checkpoint at or before `pos` of those at multiples of `unit`. */
-static uint32_t last_checkpoint(const struct moeflux_session *s, uint32_t pos, uint32_t unit)
+static bool is_place(const struct prefill *p, uint32_t pos)
+{
+    return prefix_place(&p->cuts, p->chunk, pos) == pos;
+}
+
+/* Returns the last checkpoint at or before `pos` of those where an evaluation of the prompt ends. */
+static uint32_t last_checkpoint(const struct prefill *p, const struct moeflux_session *s, uint32_t pos)
 {
     enum { MOST = 64 };
     uint32_t at[MOST], best = 0, n = moeflux_session_list_checkpoints(s, at, MOST);
     for (uint32_t i = 0; i < n && i < MOST && at[i] <= pos; i++)
-        best = at[i] % unit == 0 ? at[i] : best;
+        best = is_place(p, at[i]) ? at[i] : best;
     return best;
 }
 
 uint32_t prefill_usable(const struct prefill *p, const struct moeflux_session *s)
 {
-    uint32_t pos = moeflux_session_position(s), unit = p->chunk ? p->chunk : 1;
+    uint32_t pos = moeflux_session_position(s);
     if (p->n == 0)
         return 0;
-    uint32_t n_held = p->chunk && p->n_held < pos ? p->n_held : pos;
+    uint32_t n_held = p->chunk && p->held.n < pos ? p->held.n : pos;
     uint32_t same = prefix_common(moeflux_session_history(s), n_held, p->ids, p->n - 1);
-    bool has_all = moeflux_session_checkpoint_bytes(s) == 0 || (!p->chunk && same == pos);
-    return has_all ? same / unit * unit : last_checkpoint(s, same, unit);
+    if (p->chunk)
+        same = prefix_cut_alike(&p->cuts, &p->held.cuts, same);
+    if (moeflux_session_checkpoint_bytes(s) == 0)
+        return prefix_place(&p->cuts, p->chunk, same);
+    return same == pos && is_place(p, same) ? same : last_checkpoint(p, s, same);
 }
 
 static int go_back(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
     if (pos == 0)
         return moeflux_session_clear(s, e);
+    if (pos == moeflux_session_position(s))
+        return 0;
     return moeflux_session_checkpoint_bytes(s) ? moeflux_session_restore(s, pos, e)
                                                : moeflux_session_truncate(s, pos, e);
 }
@@ -46,10 +56,27 @@ int prefill_begin(struct generator *g, const struct prefill *p, uint32_t *n_reus
 
 /* ---- the rest ---- */
 
+/* Evaluates the prompt up to `to` in one evaluation, or in several that end at cuts. */
 static int feed_to(struct generator *g, const struct prefill *p, uint32_t to, struct moeflux_err *e)
 {
     uint32_t pos = moeflux_session_position(g->sequence);
-    return to > pos ? generator_feed(g, p->ids + pos, to - pos, e) : 0;
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i <= p->cuts.n && pos < to; i++) {
+        uint32_t end = i < p->cuts.n && p->chunk ? p->cuts.at[i] : to;
+        end = end < to ? end : to;
+        if (end <= pos)
+            continue;
+        rc = generator_feed(g, p->ids + pos, end - pos, e);
+        pos = end;
+    }
+    return rc;
+}
+
+/* Evaluates the prompt up to its last cut. */
+static int feed_to_cut(struct generator *g, const struct prefill *p, struct moeflux_err *e)
+{
+    uint32_t n = p->chunk ? p->cuts.n : 0;
+    return n && p->cuts.at[n - 1] < p->n ? feed_to(g, p, p->cuts.at[n - 1], e) : 0;
 }
 
 /* Without memory for a checkpoint later work takes longer, which is no failure. */
@@ -95,6 +122,8 @@ int prefill_run(struct generator *g, const struct prefill *p, const struct moefl
     n -= passes;
     keep_checkpoints(g->sequence, &p->stops);
     int rc = n ? feed(g, p, n, p->stops.at[n - 1], e) : 0;
+    if (!rc)
+        rc = feed_to_cut(g, p, e);
     if (rc)
         return rc;
     if (passes)

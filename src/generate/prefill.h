@@ -22,9 +22,11 @@ struct prefill {
     const int32_t *ids; /* [n], the prompt, n >= 1; borrowed, as is `sampling` */
     uint32_t n;
     const struct sampler_options *sampling; /* a new sampler's options; NULL: the old sampler stays */
-    /* Not 0: only whole chunks of so many tokens are reused, of the sequence's first n_held tokens. Then
-     * results are those of a run from the beginning. */
-    uint32_t chunk, n_held;
+    struct prefix_cuts cuts;
+    /* Not 0: the prompt is cut at the cuts and into chunks of so many tokens, and what is reused of the
+     * sequence was cut at the same places. Then results are those of a run from the beginning. */
+    uint32_t chunk;
+    struct prefix_evaluated held; /* the sequence's tokens that may be reused with `chunk` */
     /* Positions where the evaluation is cut for a checkpoint. Unused if the sequence can go back without. */
     struct prefix_stops stops;
     /* The last stop does not cut if more than one token follows it: its checkpoint is made inside a chunk.
@@ -40,7 +42,7 @@ uint32_t prefill_usable(const struct prefill *p, const struct moeflux_session *s
  * them. Errors: those of moeflux_session_reuse and generator_new_sampler. */
 int prefill_begin(struct generator *g, const struct prefill *p, uint32_t *n_reused, struct moeflux_err *e);
 
-/* Evaluates the prompt up to `to`, without logits, with checkpoints at the stops before it. Does nothing when
+/* Evaluates the prompt up to `to`, without logits, with checkpoints at the stops up to it. Does nothing when
  * the position is `to`. Too little memory for a checkpoint is no failure: going back is slower then. */
 int prefill_feed(struct generator *g, const struct prefill *p, uint32_t to, struct moeflux_err *e);
 

@@ -129,7 +129,9 @@ struct prefix_stops queue_stops(const struct queue *q, const struct queue_item *
     uint32_t n = find_parts(q, item, ids, n_reused, parts), n_before = common_with(s, ids);
     struct prefix_stops st = {0};
     if (q->chunk) {
-        prefix_stop_at(&st, n ? parts[n - 1] / q->chunk * q->chunk : 0, 1);
+        uint32_t at = prefix_place(&item->cuts, q->chunk, n ? parts[n - 1] : 0);
+        if (at > (item->cuts.n ? item->cuts.at[item->cuts.n - 1] : 0))
+            prefix_stop_at(&st, at, 1);
         return st;
     }
     if (n_before >= n_reused + worth && n_before < ids->n)

@@ -19,6 +19,7 @@ enum { QUEUE_MAX = 256 }; /* requests */
 
 struct queue_item {
     const struct token_list *tokens; /* tokens of the prompt, borrowed; NULL: none, there is a result */
+    struct prefix_cuts cuts;         /* set by the caller: where it is cut in any case */
     void *of;                        /* set by the caller: the request's own data */
     uint64_t since;                  /* queue.n_chosen when it was added */
     struct job *job;                 /* set by the caller while it is being computed; else NULL */
@@ -30,8 +31,8 @@ struct queue {                /* zeroed at first; freed with queue_free */
     struct queue_item *items; /* [QUEUE_MAX], the first n in use, in the order in which they were added */
     size_t n;
     uint64_t n_chosen; /* requests computed so far */
-    /* Not 0: prompts are cut at multiples of so many tokens only, so that a result does not depend on the
-     * other requests. */
+    /* Not 0: prompts are cut at their cuts and into chunks of so many tokens only, so that a result does not
+     * depend on the other requests. */
     uint32_t chunk;
     /* Tokens that a checkpoint of their own (piece), or an earlier turn (order), must save. */
     struct queue_worth {
@@ -56,8 +57,9 @@ void queue_remove(struct queue *q, size_t idx);
 struct queue_item *queue_choose(struct queue *q, const struct moeflux_session *s);
 
 /* Chooses where a prompt of the item gets checkpoints: where others differ from it, if returning there saves
- * more than the piece costs, and where it differs from what the sequence has. ids [n]: the item's tokens, or
- * those of another of its prompts. */
+ * more than the piece costs, and where it differs from what the sequence has. With `chunk`, at whole chunks
+ * that others have, too, after the cuts: what comes before a cut is shared without a checkpoint. ids [n]: the
+ * item's tokens, or those of another of its prompts. */
 struct prefix_stops queue_stops(const struct queue *q, const struct queue_item *item,
                                 const struct token_list *ids, const struct moeflux_session *s);
 

@@ -16,6 +16,7 @@ struct form {
     enum kind kind;
     char name[64]; /* "": there is none */
     const json_t *value;
+    bool of_texts; /* an answer that must be a call has none, and need not fit */
 };
 
 /* Returns whether the value asks for nothing. */
@@ -107,6 +108,7 @@ static void get_response_format(struct json_view *v, struct form *f)
             v->e, ERR_FORMAT,
             "%s: response_format: expected the type text, json_object or json_schema, found \"%.40s\"",
             v->where, type);
+    f->of_texts = true;
     if (!v->rc && f->kind == SCHEMA && f->value == schema && !json_is_object(schema) && schema)
         v->rc = err_set(v->e, ERR_FORMAT, "%s: response_format: schema: expected an object", v->where);
     if (!v->rc && strcmp(type, "json_schema") == 0 && !json_is_object(f->value))
@@ -163,6 +165,8 @@ int request_form_take(struct request *r, struct json_view *v, struct moeflux_err
     if (v->rc)
         return v->rc;
     int rc = f.name[0] ? make_grammar(&f, v->where, &r->grammar, e) : 0;
+    if (f.of_texts && o->must_call)
+        str_clear(&r->grammar);
     if (r->grammar.len)
         o->grammar = str_text(&r->grammar);
     if (!rc && o->grammar && o->must_call)

@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/mem.h"
 #include "base/side_file.h"
+#include "base/str.h"
 #include "generate/prefix.h"
 #include "moeflux.h"
 
@@ -21,8 +22,7 @@ static const char ending[] = ".moeflux-state";
 
 static bool is_named(const char *name)
 {
-    size_t n = strlen(name), m = strlen(ending);
-    return n > m && strcmp(name + n - m, ending) == 0;
+    return name[0] != '.' && str_ends_with(name, ending);
 }
 
 /* Returns whether a file is a state that is being written, or whose writer was killed. */

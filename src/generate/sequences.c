@@ -20,9 +20,9 @@ struct entry {
     struct moeflux_session *session; /* NULL: the entry is free */
     bool used;
     bool changed; /* since it was loaded or saved */
-    /* Tokens of the last prompt, set when it is put back. The next prompt of a conversation usually keeps
-     * them, but not all of the answer. */
-    uint32_t n_prompt;
+    /* The last prompt, set when it is put back. The next prompt of a conversation usually keeps it, but not all
+     * of the answer. */
+    struct prefix_evaluated prompt;
     uint64_t last_use;
     uint64_t bytes; /* bytes of its state when it was last taken or put back */
 };
@@ -59,21 +59,22 @@ int sequences_new(struct sequences **out, struct moeflux_model *m, const struct 
 
 /* ---- finding one ---- */
 
-static uint32_t usable(const struct sequences *q, const struct entry *x, const int32_t *ids, uint32_t n)
+static uint32_t usable(const struct sequences *q, const struct entry *x, const struct sequences_prompt *p)
 {
-    const struct prefill p = {.ids = ids, .n = n, .chunk = q->options.chunk, .n_held = x->n_prompt};
-    return prefill_usable(&p, x->session);
+    const struct prefill f = {
+        .ids = p->ids, .n = p->n, .cuts = p->cuts, .chunk = q->options.chunk, .held = x->prompt};
+    return prefill_usable(&f, x->session);
 }
 
 /* Returns the idle sequence with the most of the prompt, of equal ones the least recently used; NULL: none
  * has any of it. */
-static struct entry *find_best(struct sequences *q, const int32_t *ids, uint32_t n, uint32_t *most)
+static struct entry *find_best(struct sequences *q, const struct sequences_prompt *p, uint32_t *most)
 {
     struct entry *best = NULL;
     *most = 0;
     for (uint32_t i = 0; i < q->options.most; i++) {
         struct entry *x = &q->entries[i];
-        uint32_t here = x->session && !x->used ? usable(q, x, ids, n) : 0;
+        uint32_t here = x->session && !x->used ? usable(q, x, p) : 0;
         if (here == 0 || here < *most || (best && here == *most && x->last_use > best->last_use))
             continue;
         best = x;
@@ -82,10 +83,10 @@ static struct entry *find_best(struct sequences *q, const int32_t *ids, uint32_t
     return best;
 }
 
-uint32_t sequences_usable(struct sequences *q, const int32_t *ids, uint32_t n)
+uint32_t sequences_usable(struct sequences *q, const struct sequences_prompt *p)
 {
     uint32_t most;
-    find_best(q, ids, n, &most);
+    find_best(q, p, &most);
     return most;
 }
 
@@ -112,9 +113,9 @@ static struct entry *find_entry(struct sequences *q, const struct moeflux_sessio
     return x;
 }
 
-uint32_t sequences_held(struct sequences *q, const struct moeflux_session *s)
+struct prefix_evaluated sequences_held(struct sequences *q, const struct moeflux_session *s)
 {
-    return find_entry(q, s)->n_prompt;
+    return find_entry(q, s)->prompt;
 }
 
 const struct moeflux_session *sequences_latest(const struct sequences *q)
@@ -201,7 +202,7 @@ static int take_empty(struct sequences *q, struct entry **out, struct moeflux_er
     int rc = 0;
     if (!x && (x = find_oldest(q))) {
         save(q, x);
-        x->n_prompt = 0;
+        x->prompt.n = 0;
         rc = moeflux_session_clear(x->session, e);
         if (rc)
             drop(x);
@@ -240,28 +241,51 @@ static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moef
     return rc ? rc : use(q, x, out);
 }
 
-/* Returns whether reusing `best` would lose more of another conversation than it saves, while a free entry
- * exists. A prompt that has more than the beginning of all conversations is a later one of the same: its
+/* Returns whether reusing `best` would lose more of another conversation than it saves, while there is another
+ * entry. A prompt that has more than the beginning of all conversations is a later one of the same: its
  * template wrote the turns in another way, or the user went back. */
 static bool would_lose(struct sequences *q, const struct entry *best, uint32_t n_reused, uint32_t n_shared)
 {
-    return best && n_reused <= n_shared && 2 * (uint64_t)n_reused < best->n_prompt && find_free(q);
+    return best && n_reused <= n_shared && 2 * (uint64_t)n_reused < best->prompt.n &&
+           (find_free(q) || find_oldest(q) != best);
 }
 
-int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, uint32_t n_shared,
-                   struct moeflux_session **out, struct moeflux_err *e)
+/* Takes an empty entry and gives it the first n tokens of another one. Without memory for that it stays
+ * empty. */
+static int share(struct sequences *q, struct entry *from, uint32_t n, struct moeflux_session **out,
+                 struct moeflux_err *e)
+{
+    struct entry *x;
+    /* It is no candidate for an eviction meanwhile. */
+    from->used = true;
+    int rc = take_empty(q, &x, e);
+    from->used = false;
+    if (rc)
+        return rc;
+    rc = moeflux_session_fork(x->session, from->session, n, e);
+    if (rc && rc != ERR_NO_FIT) {
+        drop(x);
+        return rc;
+    }
+    from->last_use = ++q->clock;
+    x->prompt = (struct prefix_evaluated){rc ? 0 : n, from->prompt.cuts};
+    return use(q, x, out);
+}
+
+int sequences_take(struct sequences *q, const struct sequences_prompt *p, struct moeflux_session **out,
+                   struct moeflux_err *e)
 {
     uint32_t in_memory, in_file;
-    struct entry *best = find_best(q, ids, n, &in_memory);
+    struct entry *best = find_best(q, p, &in_memory);
     int rc;
-    saved_sequences_find(&q->saved, ids, n, &in_file);
+    saved_sequences_find(&q->saved, p->ids, p->n, &in_file);
     *out = NULL;
     if (in_file >= in_memory + WORTH_LOADING && (find_free(q) || find_oldest(q)))
-        return load(q, ids, n, out, e);
-    if (would_lose(q, best, in_memory, n_shared))
-        best = NULL;
+        return load(q, p->ids, p->n, out, e);
+    if (would_lose(q, best, in_memory, p->n_shared))
+        return share(q, best, in_memory, out, e);
     /* The part after the common prefix belongs to another conversation: save it before it is cut. */
-    if (best && in_memory + WORTH_SAVING < best->n_prompt)
+    if (best && in_memory + WORTH_SAVING < best->prompt.n)
         save(q, best);
     if (!best && (rc = take_empty(q, &best, e)))
         return rc;
@@ -289,11 +313,11 @@ void sequences_drop(struct sequences *q, struct moeflux_session *s)
     drop(find_entry(q, s));
 }
 
-void sequences_put(struct sequences *q, struct moeflux_session *s, uint32_t n_prompt)
+void sequences_put(struct sequences *q, struct moeflux_session *s, const struct prefix_evaluated *prompt)
 {
     struct entry *x = find_entry(q, s);
     x->used = false;
-    x->n_prompt = n_prompt;
+    x->prompt = *prompt;
     x->bytes = moeflux_session_state_bytes(s, MOEFLUX_STATE_V3);
     while (q->options.bytes && idle_bytes(q) > q->options.bytes && sequences_shrink(q))
         ;

@@ -9,6 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "generate/prefix.h"
+
 struct moeflux_err;
 struct moeflux_model;
 struct moeflux_session;
@@ -42,25 +44,33 @@ struct sequences_counts {
 int sequences_new(struct sequences **out, struct moeflux_model *m, const struct sequences_options *o,
                   struct moeflux_err *e);
 
-/* Returns how many of the ids need no evaluation in the best idle sequence in memory. */
-uint32_t sequences_usable(struct sequences *q, const int32_t *ids, uint32_t n);
+/* A prompt that wants a sequence: ids [n], n >= 1; where it is cut; tokens that other conversations begin
+ * with, too (n: not known). */
+struct sequences_prompt {
+    const int32_t *ids;
+    uint32_t n, n_shared;
+    struct prefix_cuts cuts;
+};
+
+/* Returns how many of the prompt's tokens need no evaluation in the best idle sequence in memory. */
+uint32_t sequences_usable(struct sequences *q, const struct sequences_prompt *p);
 
 /* Returns the length of the longest common prefix with an idle sequence or a file, of those that differ
  * before the ids' end. The common tokens need not be reusable. */
 uint32_t sequences_common(const struct sequences *q, const int32_t *ids, uint32_t n);
 
-/* Gives the caller a sequence for the n >= 1 ids, to be prepared with moeflux_session_reuse; the caller's
- * until sequences_put. n_shared: tokens that other conversations begin with, too; n: not known. ERR_USAGE:
- * all are in use. ERR_NO_FIT, ERR_MEMORY, ERR_DEVICE, ERR_INTERRUPTED. */
-int sequences_take(struct sequences *q, const int32_t *ids, uint32_t n, uint32_t n_shared,
-                   struct moeflux_session **out, struct moeflux_err *e);
+/* Gives the caller a sequence for the prompt, to be prepared with prefill_begin; the caller's until
+ * sequences_put. If what is to be reused is the beginning of another conversation, that one stays, and the
+ * new sequence shares it. ERR_USAGE: all are in use. ERR_NO_FIT, ERR_MEMORY, ERR_DEVICE, ERR_INTERRUPTED. */
+int sequences_take(struct sequences *q, const struct sequences_prompt *p, struct moeflux_session **out,
+                   struct moeflux_err *e);
 /* Gives the caller an empty one, for a prompt that must be evaluated from its beginning. */
 int sequences_take_empty(struct sequences *q, struct moeflux_session **out, struct moeflux_err *e);
-/* Returns how many of the first tokens of a sequence that the caller has are those of a prompt. */
-uint32_t sequences_held(struct sequences *q, const struct moeflux_session *s);
-/* Takes a sequence back, of whose tokens the first n_prompt are those of a prompt. Evicts others if idle ones
+/* Returns which of the first tokens of a sequence that the caller has are those of a prompt. */
+struct prefix_evaluated sequences_held(struct sequences *q, const struct moeflux_session *s);
+/* Takes a sequence back, of whose tokens the first ones are those of a prompt. Evicts others if idle ones
  * have too many bytes. */
-void sequences_put(struct sequences *q, struct moeflux_session *s, uint32_t n_prompt);
+void sequences_put(struct sequences *q, struct moeflux_session *s, const struct prefix_evaluated *prompt);
 /* Frees a sequence that the caller has. */
 void sequences_drop(struct sequences *q, struct moeflux_session *s);
 

@@ -11,20 +11,27 @@
 /* A shorter piece of a prompt is not worth an evaluation of its own. */
 enum { LEAST_GAP = 8, LEAST_SYSTEM = 32 };
 
-/* Returns the length of the common prefix with the prompt of other messages; 0: they cannot be encoded. Takes
- * ownership of `messages`. */
-static uint32_t common_with(const struct request *r, struct generator *g, json_t *messages)
+/* Returns the length of the common prefix with the prompt of other messages, or, without any (NULL), of another
+ * text; 0: they cannot be encoded. Takes ownership of `messages`. */
+static uint32_t common_with_other(const struct request *r, struct generator *g, json_t *messages,
+                                  const char *text)
 {
     struct request other = {.id = json_null(), .options = r->options, .fields = json_copy(r->fields)};
     /* The grammar of calls is not part of the prompt. */
     other.options.must_call = false;
+    other.options.prompt = text;
     struct moeflux_err ignored;
     uint32_t same = 0;
-    if (other.fields && json_object_set_new(other.fields, "messages", messages) == 0 &&
+    if (other.fields && (!messages || json_object_set_new(other.fields, "messages", messages) == 0) &&
         request_encode(&other, g, &ignored) == 0)
         same = prefix_common(r->tokens.ids, r->tokens.n, other.tokens.ids, other.tokens.n);
     request_free(&other);
     return same;
+}
+
+static uint32_t common_with(const struct request *r, struct generator *g, json_t *messages)
+{
+    return common_with_other(r, g, messages, r->options.prompt);
 }
 
 static void add(json_t *messages, const char *role, const char *text)
@@ -55,14 +62,23 @@ static json_t *next_call(const json_t *messages)
 }
 
 /* Returns another question after the system text, if there is one. */
-static json_t *other_start(const json_t *messages)
+static json_t *other_start(const json_t *messages, const char *question)
 {
     json_t *first = json_array_get(messages, 0), *start = json_array();
     const char *role = json_string_value(json_object_get(first, "role"));
     if (role && strcmp(role, "system") == 0)
         json_array_append(start, first);
-    add(start, "user", "x");
+    add(start, "user", question);
     return start;
+}
+
+/* Returns the messages with another question in the place of the last one. */
+static json_t *other_end(const json_t *messages, const char *question)
+{
+    json_t *other = json_copy((json_t *)(uintptr_t)messages);
+    json_array_remove(other, json_array_size(other) - 1);
+    add(other, "user", question);
+    return other;
 }
 
 void turn_stops_find(const struct request *r, struct generator *g, struct prefix_stops *st)
@@ -81,11 +97,40 @@ void turn_stops_find(const struct request *r, struct generator *g, struct prefix
     /* The whole prompt stays; its last token is left to evaluate for its logits. */
     next = next == n ? n - 1 : next;
     call = call == n ? n - 1 : call;
-    uint32_t system = common_with(r, g, other_start(messages));
+    uint32_t system = common_with(r, g, other_start(messages, "x"));
     st->n_shared = system;
     if (next > 0 && next < n)
         prefix_stop_at(st, next, 1);
     prefix_stop_at(st, call, LEAST_GAP);
     if (system >= LEAST_SYSTEM && system < n)
         prefix_stop_at(st, system, LEAST_GAP);
+}
+
+/* Returns the number of tokens that do not depend on the question after them: two others begin in different
+ * ways, and one of the two differs from the request's at its first character. */
+static uint32_t before_question(const struct request *r, struct generator *g, const json_t *messages,
+                                json_t *(*other)(const json_t *messages, const char *question))
+{
+    static const char *const questions[] = {"x", "7"};
+    uint32_t least = UINT32_MAX;
+    for (int i = 0; i < 2; i++) {
+        uint32_t same =
+            common_with_other(r, g, messages ? other(messages, questions[i]) : NULL, questions[i]);
+        least = same < least ? same : least;
+    }
+    return least;
+}
+
+void turn_cuts_find(const struct request *r, struct generator *g, struct prefix_cuts *cuts)
+{
+    const json_t *messages = json_object_get(r->fields, "messages");
+    size_t n_messages = json_array_size(messages);
+    uint32_t n = (uint32_t)r->tokens.n;
+    *cuts = (struct prefix_cuts){0};
+    if (r->options.raw || n <= PREFIX_LEAST_CUT)
+        return;
+    prefix_cut_at(cuts, before_question(r, g, n_messages ? messages : NULL, other_start), n);
+    const char *role = json_string_value(json_object_get(json_array_get(messages, n_messages - 1), "role"));
+    if (n_messages > 2 && role && strcmp(role, "user") == 0)
+        prefix_cut_at(cuts, before_question(r, g, messages, other_end), n);
 }

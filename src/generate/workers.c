@@ -12,6 +12,7 @@
 #include "generate/generator.h"
 #include "generate/jobs.h"
 #include "generate/prefill.h"
+#include "generate/shared_prefixes.h"
 
 struct worker {
     struct workers *all;
@@ -21,8 +22,8 @@ struct worker {
     struct batcher_slot slot;
     struct job *job;
     uint32_t common_prefix; /* tokens that the job's prompt shares with another prompt; 0: none are known */
-    uint32_t n_held;        /* first tokens of the sequence that were evaluated as a prompt */
-    bool is_saving;         /* sequences may be saved for later jobs, which no client's leaving ends */
+    struct prefix_evaluated held; /* the sequence's first tokens */
+    bool is_saving;               /* sequences may be saved for later jobs, which no client's leaving ends */
 };
 
 /* What the workers of one copy of the model share. */
@@ -30,6 +31,7 @@ struct copy {
     struct batcher *batcher;
     pthread_mutex_t lock; /* protects the sequences */
     struct sequences *sequences;
+    struct shared_prefixes *prefixes;
 };
 
 struct workers {
@@ -94,15 +96,23 @@ bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done,
 
 /* ---- which copy ---- */
 
+static struct sequences_prompt prompt_of(const struct choice *c)
+{
+    return (struct sequences_prompt){.ids = c->request.tokens.ids,
+                                     .n = (uint32_t)c->request.tokens.n,
+                                     .n_shared = c->stops.n_shared,
+                                     .cuts = c->cuts};
+}
+
 uint32_t workers_find_copy(struct workers *w, const struct choice *choice)
 {
     enum { WORTH_IT = 32 }; /* tokens more than on other copies: fewer are evaluated in no time */
-    const struct token_list *t = &choice->request.tokens;
+    const struct sequences_prompt p = prompt_of(choice);
     uint32_t copy = JOBS_NO_COPY, most = 0, second = 0;
     for (uint32_t i = 0; w->n_copies > 1 && !choice->score && i < w->n_copies; i++) {
         struct copy *c = &w->copies[i];
         pthread_mutex_lock(&c->lock);
-        uint32_t here = c->sequences ? sequences_usable(c->sequences, t->ids, (uint32_t)t->n) : 0;
+        uint32_t here = c->sequences ? sequences_usable(c->sequences, &p) : 0;
         pthread_mutex_unlock(&c->lock);
         if (here > most) {
             second = most;
@@ -146,18 +156,17 @@ const struct moeflux_session *workers_latest(const struct workers *w)
 static int take_sequence(struct worker *k, struct moeflux_err *e)
 {
     const struct choice *first = k->job->choices;
-    const struct token_list *prompt = &first->request.tokens;
+    const struct sequences_prompt prompt = prompt_of(first);
     struct copy *c = k->copy;
     struct moeflux_session **s = &k->generator.sequence;
     bool converses = k->all->options.converse;
     uint32_t with_jobs = converses ? jobs_common(k->all->jobs, k->job) : 0;
     pthread_mutex_lock(&c->lock);
-    uint32_t with_idle = converses ? sequences_common(c->sequences, prompt->ids, (uint32_t)prompt->n) : 0;
+    uint32_t with_idle = converses ? sequences_common(c->sequences, prompt.ids, prompt.n) : 0;
     k->common_prefix = with_jobs > with_idle ? with_jobs : with_idle;
-    int rc = first->score ? sequences_take_empty(c->sequences, s, e)
-                          : sequences_take(c->sequences, prompt->ids, (uint32_t)prompt->n,
-                                           first->stops.n_shared, s, e);
-    k->n_held = rc ? 0 : sequences_held(c->sequences, *s);
+    int rc =
+        first->score ? sequences_take_empty(c->sequences, s, e) : sequences_take(c->sequences, &prompt, s, e);
+    k->held = rc ? (struct prefix_evaluated){0} : sequences_held(c->sequences, *s);
     pthread_mutex_unlock(&c->lock);
     return rc;
 }
@@ -169,14 +178,15 @@ static void put_sequence(struct worker *k, bool keep)
     pthread_mutex_lock(&k->copy->lock);
     k->is_saving = true;
     if (s && keep)
-        sequences_put(k->copy->sequences, s, k->n_held);
+        sequences_put(k->copy->sequences, s, &k->held);
     else if (s)
         sequences_drop(k->copy->sequences, s);
     k->is_saving = false;
     pthread_mutex_unlock(&k->copy->lock);
 }
 
-/* Frees the memory of an idle sequence of a copy, which is saved first. False: there is none. */
+/* Frees the memory of an idle sequence of a copy, which is saved first, or of a shared beginning. False: there
+ * is none. */
 static bool shrink(struct worker *k, struct copy *c)
 {
     pthread_mutex_lock(&c->lock);
@@ -184,7 +194,7 @@ static bool shrink(struct worker *k, struct copy *c)
     bool shrunk = sequences_shrink(c->sequences);
     k->is_saving = false;
     pthread_mutex_unlock(&c->lock);
-    return shrunk;
+    return shrunk || shared_prefixes_shrink(c->prefixes);
 }
 
 /* ---- a prompt ---- */
@@ -198,6 +208,54 @@ static void stop_at_common_prefix(struct prefix_stops *stops, uint32_t common_pr
         prefix_stop_at(stops, common_prefix, WORTH_IT / 8);
 }
 
+/* Gives the sequence the beginnings of the prompt that other sequences have. *ours: tokens of the one that this
+ * worker computes for others; 0: none. In conversations only a beginning that another one has is worth it. */
+static int share_prefix(struct worker *k, struct prefill *p, uint32_t *ours, struct moeflux_err *e)
+{
+    struct moeflux_session *s = k->generator.sequence;
+    uint32_t has = prefill_usable(p, s);
+    *ours = 0;
+    for (uint32_t i = 0; i < p->cuts.n && *ours == 0; i++) {
+        uint32_t n = p->cuts.at[i];
+        enum shared_prefix found;
+        if (n <= has || n >= p->n || (k->all->options.converse && k->common_prefix < n))
+            continue;
+        int rc = shared_prefixes_take(k->copy->prefixes, s, p->ids, n, &found, e);
+        if (rc)
+            return rc;
+        if (found == SHARED_PREFIX_HELD)
+            p->held = (struct prefix_evaluated){n, p->cuts};
+        *ours = found == SHARED_PREFIX_OURS ? n : 0;
+    }
+    return 0;
+}
+
+/* Evaluates the beginning that other sequences wait for, or will have. */
+static int compute_prefix(struct worker *k, const struct prefill *p, uint32_t n, struct moeflux_err *e)
+{
+    int rc = n ? prefill_feed(&k->generator, p, n, e) : 0;
+    if (n && !rc)
+        shared_prefixes_give(k->copy->prefixes, k->generator.sequence, p->ids, n);
+    return rc;
+}
+
+/* Evaluates the prompt once. */
+static int try_prefill(struct worker *k, const struct choice *c, struct prefill *p, uint32_t *n_reused,
+                       struct moeflux_err *e)
+{
+    uint32_t ours;
+    int rc = share_prefix(k, p, &ours, e);
+    if (rc)
+        return rc;
+    rc = prefill_begin(&k->generator, p, n_reused, e);
+    p->stops = c->stops;
+    stop_at_common_prefix(&p->stops, k->common_prefix, *n_reused);
+    rc = rc ? rc : compute_prefix(k, p, ours, e);
+    if (rc && ours)
+        shared_prefixes_give_up(k->copy->prefixes, p->ids, ours);
+    return rc ? rc : prefill_run(&k->generator, p, NULL, e);
+}
+
 /* Evaluates the prompt; frees memory of idle sequences if there is too little. */
 static int prefill(void *ctx, const struct choice *c, const struct sampler_options *sampling,
                    uint32_t *n_reused, struct moeflux_err *e)
@@ -206,17 +264,15 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
     struct prefill p = {.ids = c->request.tokens.ids,
                         .n = (uint32_t)c->request.tokens.n,
                         .sampling = sampling,
+                        .cuts = c->cuts,
                         .chunk = k->all->options.keep.chunk,
-                        .n_held = k->n_held,
+                        .held = k->held,
                         .stops = c->stops,
                         .passes_last = k->all->options.converse};
     int rc;
-    k->n_held = p.n;
+    k->held = (struct prefix_evaluated){p.n, p.cuts};
     do {
-        rc = prefill_begin(&k->generator, &p, n_reused, e);
-        p.stops = c->stops;
-        stop_at_common_prefix(&p.stops, k->common_prefix, *n_reused);
-        rc = rc ? rc : prefill_run(&k->generator, &p, NULL, e);
+        rc = try_prefill(k, c, &p, n_reused, e);
     } while (rc == ERR_NO_FIT && shrink(k, k->copy));
     return rc;
 }
@@ -241,7 +297,7 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
                                      .prefill = prefill,
                                      .ctx = k};
     int rc = c->score ? moeflux_session_clear(k->generator.sequence, e) : 0;
-    k->n_held = c->score ? 0 : k->n_held;
+    k->held.n = c->score ? 0 : k->held.n;
     return rc ? rc : choice_answer(c, &call, a, e);
 }
 
@@ -311,6 +367,8 @@ static int make_copies(struct workers *w, struct moeflux_err *e)
         pthread_mutex_init(&c->lock, NULL);
         rc = sequences_new(&c->sequences, generator_copy(g, w->n_copies), &keep, e);
         if (!rc)
+            rc = shared_prefixes_new(&c->prefixes, generator_copy(g, w->n_copies), g->max_context, e);
+        if (!rc)
             rc = batcher_new(&c->batcher, generator_copy(g, w->n_copies), e);
     }
     return rc;
@@ -367,6 +425,10 @@ void workers_join(struct workers *w)
     w->n_started = 0;
     for (uint32_t i = 0; i < w->n; i++)
         generator_unshare(&w->each[i].generator);
+    for (uint32_t i = 0; i < w->n_copies; i++) {
+        shared_prefixes_free(w->copies[i].prefixes);
+        w->copies[i].prefixes = NULL;
+    }
     /* Others may still ask for a copy. */
     for (uint32_t i = 0; i < w->n_copies; i++) {
         struct sequences *q = w->copies[i].sequences;

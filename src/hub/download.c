@@ -400,8 +400,9 @@ int download_text(const struct download_options *o, const char *path, struct str
                           .tell = o->tell,
                           .ctx = o->ctx};
     struct remote *remote = remote_new(&o->host, e);
-    struct str url = {0};
+    struct str url = {0}, shown = {0};
     str_addf(&url, "%s%s", o->host.endpoint, path);
+    remote_add_shown(&shown, str_text(&url));
     struct remote_call call = {.url = str_text(&url), .take = take_text, .ctx = out};
     int rc = remote ? 0 : ERR_MEMORY;
     *reply = (struct remote_reply){0};
@@ -412,15 +413,16 @@ int download_text(const struct download_options *o, const char *path, struct str
         if (rc == 0 && stop_is_set(&o->host.stop))
             rc = ERR_INTERRUPTED;
         if (rc == 0 && (!str_ok(out) || out->len > MAX_TEXT))
-            rc = err_set(e, ERR_FORMAT, "%s: the reply is longer than %d bytes", str_text(&url), MAX_TEXT);
+            rc = err_set(e, ERR_FORMAT, "%s: the reply is longer than %d bytes", str_text(&shown), MAX_TEXT);
         again = rc == 0 && retry_may_help(reply);
         if (again)
-            rc = retry_wait(&retry, reply, str_text(&url), e);
+            rc = retry_wait(&retry, reply, str_text(&shown), e);
         again = again && rc == 0;
     }
     if (rc == 0 && reply->cut)
-        rc = err_set(e, ERR_IO, "%s: %s", str_text(&url), reply->fault);
+        rc = err_set(e, ERR_IO, "%s: %s", str_text(&shown), reply->fault);
     remote_free(remote);
     str_free(&url);
+    str_free(&shown);
     return rc;
 }

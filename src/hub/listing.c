@@ -107,6 +107,15 @@ static int check_sizes(const struct listing *l, const char *where, struct moeflu
     return rc;
 }
 
+/* Keeps a name of GGUF's, which are words of small letters and digits. */
+static void read_architecture(struct listing *l, const json_t *name)
+{
+    const char *text = json_string_value(name);
+    size_t n = text ? strspn(text, "abcdefghijklmnopqrstuvwxyz0123456789-_.") : 0;
+    if (text && !text[n] && n < sizeof l->architecture)
+        memcpy(l->architecture, text, n + 1);
+}
+
 int listing_read(struct listing *l, const char *text, size_t n, const char *where, struct moeflux_err *e)
 {
     json_t *root = NULL;
@@ -119,6 +128,7 @@ int listing_read(struct listing *l, const char *text, size_t n, const char *wher
     if (rc == 0 && json_array_size(siblings) == 0)
         rc = err_set(e, ERR_FORMAT, "%s: the server lists no files", where);
     if (rc == 0) {
+        read_architecture(l, json_object_get(json_object_get(root, "gguf"), "architecture"));
         memcpy(l->commit, commit, sizeof l->commit);
         l->files = mem_new(json_array_size(siblings), sizeof *l->files, e);
         rc = l->files ? 0 : ERR_MEMORY;

@@ -11,7 +11,7 @@
 
 struct moeflux_err;
 
-enum { LISTING_COMMIT = 41 };
+enum { LISTING_COMMIT = 41, LISTING_ARCHITECTURE = 64 };
 
 struct listing_file {
     char *name; /* "Q4/model-00001-of-00002.gguf": a relative path without "." and ".." */
@@ -23,7 +23,8 @@ struct listing_file {
 
 struct listing {
     char commit[LISTING_COMMIT];
-    struct listing_file *files; /* the server's order */
+    char architecture[LISTING_ARCHITECTURE]; /* general.architecture of the GGUF files; "": not given */
+    struct listing_file *files;              /* the server's order */
     uint32_t n;
 };
 

@@ -113,6 +113,10 @@ static int refuse(const struct part_request *q, const struct remote_reply *reply
         return err_set(e, ERR_FORMAT,
                        "%s: the server has fewer bytes than the %" PRIu64 " that its list says", q->name,
                        q->part->file->file->bytes);
+    /* Another host knows neither licences nor the token: its clock or the signature of the URL is wrong. */
+    if (reply->moved)
+        return err_set(e, ERR_IO, "%s: %s, which the server redirects to, refuses: %s", q->name,
+                       reply->origin, why);
     if (reply->status == 401 || reply->status == 403)
         return err_set(e, ERR_IO,
                        "%s: the server refuses (%s): accept the licence on the repository's page, and "

@@ -65,6 +65,13 @@ void remote_add_escaped(struct str *url, const char *name, bool keep_slashes)
     }
 }
 
+void remote_add_shown(struct str *out, const char *url)
+{
+    const char *scheme = strstr(url, "://"), *host = scheme ? scheme + 3 : url, *at = strrchr(host, '@');
+    str_add(out, url, (size_t)(host - url));
+    str_add_text(out, at ? at + 1 : host);
+}
+
 /* --- headers --- */
 
 static bool header_is(const char *line, size_t n, const char *name, char *value, size_t cap)
@@ -218,7 +225,7 @@ static bool find_origin(const struct libcurl *lib, const char *url, char *out, s
 /* Whether two URLs have the same scheme, host and port. */
 static bool is_same_origin(const struct libcurl *lib, const char *a, const char *b)
 {
-    char first[600], second[600];
+    char first[REMOTE_ORIGIN], second[REMOTE_ORIGIN];
     return find_origin(lib, a, first, sizeof first) && find_origin(lib, b, second, sizeof second) &&
            strcasecmp(first, second) == 0;
 }
@@ -310,9 +317,11 @@ static int make_hop(struct remote *r, struct moeflux_err *e)
         return err_set(e, ERR_MEMORY, "out of memory for a request");
     reply->cut = code != CURLE_OK && !r->refused;
     reply->hopeless = reply->cut && is_hopeless(code);
+    /* The message about a proxy's address may have its password. */
+    bool has_message = r->message[0] && !strchr(r->message, '@');
     if (reply->cut)
         snprintf(reply->fault, sizeof reply->fault, "%s",
-                 r->message[0] ? r->message : r->host.lib->easy_strerror(code));
+                 has_message ? r->message : r->host.lib->easy_strerror(code));
     return 0;
 }
 
@@ -334,13 +343,13 @@ static void follow(struct remote *r)
 {
     const struct libcurl *lib = r->host.lib;
     struct remote_reply *reply = r->reply;
-    char *next = NULL, origin[600];
+    char *next = NULL;
     CURLU *u = lib->url();
     bool was_safe = strncasecmp(str_text(&reply->url), "https:", 6) == 0;
     if (!u || lib->url_set(u, CURLUPART_URL, str_text(&reply->url), 0) != CURLUE_OK || !r->location.len ||
         lib->url_set(u, CURLUPART_URL, str_text(&r->location), 0) != CURLUE_OK ||
         lib->url_get(u, CURLUPART_URL, &next, 0) != CURLUE_OK ||
-        !find_origin(lib, next, origin, sizeof origin))
+        !find_origin(lib, next, reply->origin, sizeof reply->origin))
         refuse(reply, "the server redirects to no URL of HTTP");
     else if (was_safe && strncasecmp(next, "https:", 6) != 0)
         refuse(reply, "the server redirects from https to http");
@@ -362,6 +371,7 @@ int remote_get(struct remote *r, const struct remote_call *call, struct remote_r
     r->reply = reply;
     str_add_text(&reply->url, call->url);
     reply->moved = !is_same_origin(r->host.lib, call->url, r->host.endpoint);
+    find_origin(r->host.lib, call->url, reply->origin, sizeof reply->origin);
     for (int hop = 0; rc == 0 && !reply->cut; hop++) {
         rc = make_hop(r, e);
         if (rc || reply->cut || !is_redirect(reply->status))

@@ -30,7 +30,7 @@ struct remote;
 struct remote *remote_new(const struct remote_host *host, struct moeflux_err *e);
 void remote_free(struct remote *r);
 
-enum { REMOTE_NO_LENGTH = -1 };
+enum { REMOTE_NO_LENGTH = -1, REMOTE_ORIGIN = 600 };
 
 /* What came back. Those of the endpoint are kept when it redirects elsewhere. */
 struct remote_reply {
@@ -43,7 +43,8 @@ struct remote_reply {
     char linked_etag[160], commit[64];    /* the endpoint's; "": none */
     int64_t linked_size;                  /* bytes, by the endpoint; -1: none */
     char error_code[64], error_text[200]; /* X-Error-Code, X-Error-Message */
-    bool moved;                           /* there was a redirect: `url` is another */
+    bool moved;                           /* another host than the endpoint has replied */
+    char origin[REMOTE_ORIGIN];           /* moved: its scheme, host and port */
     struct str url;                       /* that of the last hop */
     bool cut;                             /* the connection failed: `fault` says how */
     bool hopeless;                        /* another try will not help */
@@ -64,6 +65,9 @@ struct remote_call {
  * fails or is stopped, is no failure of the call. ERR_MEMORY. */
 int remote_get(struct remote *r, const struct remote_call *call, struct remote_reply *reply,
                struct moeflux_err *e);
+
+/* Appends a URL without its user and password, for a message. */
+void remote_add_shown(struct str *out, const char *url);
 
 /* Appends a name of a repository, revision or file as a part of a path; keep_slashes: "/" stays. */
 void remote_add_escaped(struct str *url, const char *name, bool keep_slashes);

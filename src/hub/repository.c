@@ -85,17 +85,16 @@ static int make_parent(const char *path, struct moeflux_err *e)
     return rc;
 }
 
-/* Backups and indexers leave out a directory with this file (bford.info/cachedir). */
-static int tag_cache(const struct repository *r, struct moeflux_err *e)
+/* Backups and indexers leave out a directory with this file (bford.info/cachedir). Hugging Face's tools write
+ * it, too, and do without it where a cache's first directory is another user's. */
+static void tag_cache(const struct repository *r)
 {
     static const char text[] = "Signature: 8a477f597d28d172789f06886806bc55\n"
                                "# Models of a Hugging Face repository, which can be fetched again.\n";
-    char *path = join(r->cache, "CACHEDIR.TAG", "", e);
-    int rc = path ? 0 : ERR_MEMORY;
-    if (rc == 0 && !file_exists(path))
-        rc = side_file_put(path, 0, text, sizeof text - 1, e);
+    char *path = join(r->cache, "CACHEDIR.TAG", "", NULL);
+    if (path && !file_exists(path))
+        side_file_put(path, 0, text, sizeof text - 1, NULL);
     free(path);
-    return rc;
 }
 
 int repository_make(const struct repository *r, struct moeflux_err *e)
@@ -105,7 +104,9 @@ int repository_make(const struct repository *r, struct moeflux_err *e)
         rc = make_dirs(r->snapshot, e);
     if (rc == 0)
         rc = make_dirs(r->locks, e);
-    return rc ? rc : tag_cache(r, e);
+    if (rc == 0)
+        tag_cache(r);
+    return rc;
 }
 
 char *repository_blob(const struct repository *r, const struct listing_file *f, const char *ending,

@@ -5,13 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/str.h"
 #include "hub/listing.h"
-
-static bool ends_with(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-    return n > m && strcmp(name + n - m, end) == 0;
-}
 
 static bool matches(const char *const *patterns, uint32_t n, const char *name)
 {
@@ -34,7 +29,7 @@ static const char *base_name(const char *name)
 
 static bool is_gguf(const struct listing_file *f)
 {
-    return !f->excluded && ends_with(f->name, ".gguf") && strncmp(base_name(f->name), "mmproj", 6) != 0;
+    return !f->excluded && str_ends_with(f->name, ".gguf") && strncmp(base_name(f->name), "mmproj", 6) != 0;
 }
 
 /* Returns the bytes of a name before -NNNNN-of-MMMMM.gguf; 0: the file is not part of a set. */
@@ -100,7 +95,7 @@ static bool is_of_model(const char *name)
     if (strchr(name, '/') || name[0] == '.' || strncmp(name, "consolidated", 12) == 0)
         return false;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        if (ends_with(name, endings[i]))
+        if (str_ends_with(name, endings[i]))
             return true;
     return strncmp(name, "LICENSE", 7) == 0;
 }
@@ -127,7 +122,7 @@ enum selection_kind selection_make(const struct selection *s, struct listing *l)
         f->excluded = matches(s->exclude, s->n_exclude, f->name);
         f->wanted = s->n_include ? matches(s->include, s->n_include, f->name) : is_of_model(f->name);
         f->wanted &= !f->excluded;
-        n_weights += f->wanted && ends_with(f->name, ".safetensors");
+        n_weights += f->wanted && str_ends_with(f->name, ".safetensors");
     }
     if (!s->n_include && n_weights == 0)
         kind = choose_gguf(l);

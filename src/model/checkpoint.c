@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/format.h"
+#include "base/str.h"
 #include "model/family.h"
 #include "model/fused.h"
 #include "model/names.h"
@@ -47,7 +48,7 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
     if (rc < 0 || !name)
         return rc;
     rc = names_rename(&name, c->family->renamed, e);
-    if (rc == 0 && names_ends_with(t->name, ".weight"))
+    if (rc == 0 && str_ends_with(t->name, ".weight"))
         rc = adopt_entry(t, q, e);
     free(t->name);
     t->name = name;
@@ -71,7 +72,7 @@ static int adopt_tensors(struct tensor_list *l, const struct config *c, const st
     if (rc < 0)
         return rc;
     for (size_t i = kept; i < l->n; i++) {
-        *n_left_out += !names_ends_with(l->items[i].name, "rotary_emb.inv_freq");
+        *n_left_out += !str_ends_with(l->items[i].name, "rotary_emb.inv_freq");
         free(l->items[i].name);
     }
     l->n = kept;
@@ -122,7 +123,7 @@ bool checkpoint_is_hugging_face(const struct model_dir *m)
 {
     for (size_t i = 0; i < m->n_tensors; i++) {
         const struct tensor *t = &m->tensors[i];
-        if (names_ends_with(t->name, ".conv1d.weight") && t->n_dims == 3 && tensor_cols(t) != 1)
+        if (str_ends_with(t->name, ".conv1d.weight") && t->n_dims == 3 && tensor_cols(t) != 1)
             return true;
     }
     return false;
@@ -138,7 +139,7 @@ bool checkpoint_is_less_one(const struct model_dir *m, const char *name)
     if (!m->norms_less_one)
         return false;
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)
-        if (names_ends_with(name, tails[i]))
+        if (str_ends_with(name, tails[i]))
             return true;
     return !strcmp(name, "model.norm.weight");
 }

@@ -100,15 +100,15 @@ int config_set_active_experts(struct config *c, uint32_t n, float share, struct 
     uint32_t most = most_active(c);
     if (n > most && config_routes_by_token(c))
         return err_set(e, ERR_USAGE,
-                       "--active-experts %u, expected at most %u (a table's experts of a token)", n, most);
+                       "`active_experts` %u, expected at most %u (a table's experts of a token)", n, most);
     if (n > most && most < c->n_experts)
-        return err_set(e, ERR_USAGE, "--active-experts %u, expected at most %u (%u groups of %u experts)", n,
+        return err_set(e, ERR_USAGE, "`active_experts` %u, expected at most %u (%u groups of %u experts)", n,
                        most, c->router.keep_groups, c->n_experts / c->router.n_groups);
     if (n > most)
-        return err_set(e, ERR_USAGE, "--active-experts %u, expected at most %u (experts of a layer)", n,
+        return err_set(e, ERR_USAGE, "`active_experts` %u, expected at most %u (experts of a layer)", n,
                        most);
     if (!(share >= 0 && share <= 1))
-        return err_set(e, ERR_USAGE, "--expert-share %g, expected more than 0 and at most 1", (double)share);
+        return err_set(e, ERR_USAGE, "`expert_share` %g, expected more than 0 and at most 1", (double)share);
     c->top_k = n ? n : c->own_top_k;
     c->expert_share = share < 1 ? share : 0;
     return 0;

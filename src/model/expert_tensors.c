@@ -5,10 +5,10 @@
 
 #include "base/err.h"
 #include "base/format.h"
+#include "base/str.h"
 #include "model/family.h"
 #include "model/fp8.h"
 #include "model/model_dir_find.h"
-#include "model/names.h"
 #include "model/tensor.h"
 
 static const char *const projections[] = {
@@ -50,7 +50,7 @@ static struct expert_tensor find(const struct model_dir *m, uint32_t layer, uint
 
 bool expert_tensors_by_columns(const struct model_dir *m, const struct tensor *t)
 {
-    return m->config.family->experts_by_columns && !names_ends_with(t->name, ".weight");
+    return m->config.family->experts_by_columns && !str_ends_with(t->name, ".weight");
 }
 
 static int check_dtype(const struct model_dir *m, const struct tensor *t, struct moeflux_err *e)

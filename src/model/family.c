@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/json.h"
-#include "model/names.h"
+#include "base/str.h"
 
 static const struct family *const families[] = {
     &family_qwen35moe, &family_qwen3moe,  &family_deepseek3,  &family_glm4moe,     &family_qwen3next,
@@ -43,9 +43,8 @@ bool family_is_gate(const struct family *f, const char *base, uint32_t streams_r
 {
     char shared_gate[64];
     snprintf(shared_gate, sizeof shared_gate, ".mlp.%s", f->shared_gate ? f->shared_gate : "?");
-    return names_ends_with(base, ".mlp.gate") || names_ends_with(base, shared_gate) ||
-           (!streams_rank && names_ends_with(base, ".fn")) ||
-           names_ends_with(base, ".index_kpool_compress_gate");
+    return str_ends_with(base, ".mlp.gate") || str_ends_with(base, shared_gate) ||
+           (!streams_rank && str_ends_with(base, ".fn")) || str_ends_with(base, ".index_kpool_compress_gate");
 }
 
 const char *family_list(char out[FAMILY_LIST_TEXT])

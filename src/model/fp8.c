@@ -10,10 +10,10 @@
 #include "base/file.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "model/extent_rule.h"
 #include "model/model_dir_find.h"
 #include "model/model_dir_read.h"
-#include "model/names.h"
 #include "model/quant.h"
 #include "model/tensor.h"
 
@@ -79,7 +79,7 @@ int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct t
 {
     const char *file = m->files[w->file].path, *shard = strstr(w->name, ".shard");
     *out = NULL;
-    if (w->n_dims != 2 || !names_ends_with(w->name, ".weight"))
+    if (w->n_dims != 2 || !str_ends_with(w->name, ".weight"))
         return err_set(e, ERR_UNSUPPORTED,
                        "%s: tensor %s: F8_E4M3, expected BF16 or F32 for other than two dimensions", file,
                        w->name);
@@ -128,7 +128,7 @@ uint32_t fp8_format(const struct fp8_blocks *b, uint32_t cols)
 
 bool fp8_is_scales(const struct tensor *t)
 {
-    return names_ends_with(t->name, ".weight_scale_inv") || names_ends_with(t->name, ".weight_scale");
+    return str_ends_with(t->name, ".weight_scale_inv") || str_ends_with(t->name, ".weight_scale");
 }
 
 uint64_t fp8_memory(const struct model_dir *m, const struct tensor *t)

@@ -7,8 +7,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "model/model.h"
-#include "model/names.h"
 #include "model/tensor.h"
 
 /* Returns where the fused matrix's name ends in the tensor's name, before ".weight" and so on; NULL: it is
@@ -123,7 +123,7 @@ int fused_split(struct tensor_list *l, const struct fused_matrix *fused, const s
 {
     size_t n = l->n; /* parts are appended after these */
     for (size_t i = 0; i < n; i++) {
-        struct fusion x = {NULL, c, names_ends_with(l->items[i].name, "_scale_inv") ? fp8_rows : 1};
+        struct fusion x = {NULL, c, str_ends_with(l->items[i].name, "_scale_inv") ? fp8_rows : 1};
         for (const struct fused_matrix *f = fused; f && f->name && x.of_each > 0; f++)
             if (tail_of(&l->items[i], f)) {
                 x.matrix = f;

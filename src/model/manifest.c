@@ -10,7 +10,7 @@
 #include "base/format.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "model/names.h"
+#include "base/str.h"
 #include "model/quant_config.h"
 #include "model/table.h"
 
@@ -32,12 +32,12 @@ static int read_codes(struct tensor *t, const json_t *entry, const char *path, s
 
 static int check_plain(const struct tensor *t, struct json_view *v, struct moeflux_err *e)
 {
-    bool is_scale = names_ends_with(t->name, ".scales");
+    bool is_scale = str_ends_with(t->name, ".scales");
     bool is_table = (t->dtype == DTYPE_F8_E4M3 || t->dtype == DTYPE_F8_E8M0) && table_has(t->name);
     bool is_blocks = t->dtype == DTYPE_BLOCKS;
     /* Ids of experts by token: DeepSeek-V4's. */
     bool is_ids =
-        (t->dtype == DTYPE_I32 || t->dtype == DTYPE_I64) && names_ends_with(t->name, ".mlp.gate.tid2eid");
+        (t->dtype == DTYPE_I32 || t->dtype == DTYPE_I64) && str_ends_with(t->name, ".mlp.gate.tid2eid");
     if (t->dtype != DTYPE_BF16 && t->dtype != DTYPE_F16 && t->dtype != DTYPE_F32 && !is_table && !is_blocks &&
         !is_ids && !(is_scale && t->dtype == DTYPE_U8))
         return err_set(e, ERR_FORMAT, "%s: tensor %s: dtype %s, expected U32, BF16, F16%s F32%s", v->where,

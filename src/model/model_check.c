@@ -7,10 +7,10 @@
 
 #include "base/err.h"
 #include "base/format.h"
+#include "base/str.h"
 #include "model/expert_tensors.h"
 #include "model/family.h"
 #include "model/model_dir_find.h"
-#include "model/names.h"
 #include "model/quant_config.h"
 #include "model/schema.h"
 #include "model/table.h"
@@ -92,7 +92,7 @@ static int check_biases(const struct model_dir *m, const struct tensor *w, const
 
 static int check_weight(struct model_dir *m, struct tensor *t, struct moeflux_err *e)
 {
-    if (!names_ends_with(t->name, ".weight") || t->n_dims < 2)
+    if (!str_ends_with(t->name, ".weight") || t->n_dims < 2)
         return err_set(e, ERR_FORMAT, "%s: tensor %s: U32 is expected for matrices named .weight only",
                        path_of(m, t), t->name);
     struct tensor *scales = find_part(m, t, "scales"), *biases = find_part(m, t, "biases");
@@ -118,7 +118,7 @@ static int check_one_form(const struct model_dir *m, const struct tensor *t, uin
                           struct moeflux_err *e)
 {
     static const char *const others[] = {"gate_proj", "up_proj"};
-    if (!names_ends_with(t->name, ".mlp.experts.gate_up_proj"))
+    if (!str_ends_with(t->name, ".mlp.experts.gate_up_proj"))
         return 0;
     for (int i = 0; i < 2; i++) {
         char name[SCHEMA_NAME];
@@ -147,7 +147,7 @@ static int check_is_read(const struct model_dir *m, const struct schema *s, cons
 
 static int check_tensor(struct model_dir *m, const struct schema *s, struct tensor *t, struct moeflux_err *e)
 {
-    if (names_ends_with(t->name, "_proj.bias") && !schema_has(s, t->name))
+    if (str_ends_with(t->name, "_proj.bias") && !schema_has(s, t->name))
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: projections with a bias are not supported",
                        path_of(m, t), tensor_label(t));
     return t->dtype == DTYPE_U32 ? check_weight(m, t, e) : m->is_gguf ? check_is_read(m, s, t, e) : 0;

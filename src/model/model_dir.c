@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/open_file.h"
+#include "base/str.h"
 #include "model/checkpoint.h"
 #include "model/config_read.h"
 #include "model/expert_places.h"
@@ -19,7 +20,6 @@
 #include "model/layout.h"
 #include "model/manifest.h"
 #include "model/model_check.h"
-#include "model/names.h"
 #include "model/quant_config.h"
 #include "model/table.h"
 #include "model/tensor.h"
@@ -201,7 +201,7 @@ static void count_bytes(struct model_dir *m, const struct tensor *t)
 {
     if (table_has(t->name))
         m->table_bytes += t->bytes;
-    else if (!expert_tensors_has(t->name) || names_ends_with(t->name, "_proj.bias"))
+    else if (!expert_tensors_has(t->name) || str_ends_with(t->name, "_proj.bias"))
         m->dense_bytes += fp8_memory(m, t);
 }
 

@@ -6,16 +6,11 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 static bool starts_with(const char *name, const char *prefix)
 {
     return strncmp(name, prefix, strlen(prefix)) == 0;
-}
-
-bool names_ends_with(const char *name, const char *suffix)
-{
-    size_t n = strlen(name), k = strlen(suffix);
-    return n >= k && strcmp(name + n - k, suffix) == 0;
 }
 
 char *names_replace_end(const char *name, size_t cut, const char *tail, struct moeflux_err *e)
@@ -64,7 +59,7 @@ int names_canonical(const char *source, uint32_t n_layers, bool is_bare, char **
         return 0;
     if (starts_with(rest, "language_model."))
         rest += strlen("language_model.");
-    if (of_a_later_layer(rest, n_layers) || names_ends_with(rest, "rotary_emb.inv_freq"))
+    if (of_a_later_layer(rest, n_layers) || str_ends_with(rest, "rotary_emb.inv_freq"))
         return 0;
     size_t n = strlen("model.") + strlen(rest) + 1;
     *out = mem_new(n, 1, e);

@@ -19,8 +19,6 @@ int names_rename(char **name, const char *const (*renamed)[2], struct moeflux_er
 /* A table for it: the names of Mixtral's experts, which other models have, too. */
 extern const char *const names_of_mixtral[][2];
 
-bool names_ends_with(const char *name, const char *suffix);
-
 /* Returns `name` with its last `cut` characters replaced by `tail`, in fresh memory; NULL with `e` filled. */
 char *names_replace_end(const char *name, size_t cut, const char *tail, struct moeflux_err *e);
 

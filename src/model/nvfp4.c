@@ -10,6 +10,7 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "model/names.h"
 #include "model/table.h"
 #include "model/tensor.h"
@@ -149,7 +150,7 @@ static bool is_codes(const struct tensor_list *l, const struct tensor *t, struct
 {
     for (int i = 0; i < N_FORMS && t->dtype == DTYPE_U8; i++) {
         *out = (struct module){&forms[i], t->name, strlen(t->name) - strlen(forms[i].codes)};
-        if (names_ends_with(t->name, forms[i].codes) &&
+        if (str_ends_with(t->name, forms[i].codes) &&
             (forms[i].divides || find(l, out, SCALES) || find(l, out, forms[i].factor)))
             return true;
     }
@@ -165,8 +166,8 @@ static int rename_tensor(struct tensor *t, bool *keep, struct moeflux_err *e)
                                          ".k_scale",        ".v_scale"};
     *keep = true;
     for (size_t i = 0; i < sizeof unread / sizeof *unread; i++)
-        *keep = *keep && !names_ends_with(t->name, unread[i]);
-    bool is_packed = t->dtype == DTYPE_U32 && names_ends_with(t->name, ".weight_packed");
+        *keep = *keep && !str_ends_with(t->name, unread[i]);
+    bool is_packed = t->dtype == DTYPE_U32 && str_ends_with(t->name, ".weight_packed");
     if (!is_packed && !t->factor.is_there)
         return 0;
     size_t cut = is_packed ? strlen("_packed") : strlen("weight_scale");

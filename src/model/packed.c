@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/f16.h"
+#include "base/str.h"
 #include "model/names.h"
 #include "model/tensor.h"
 
@@ -56,12 +57,12 @@ static int adopt(struct tensor_list *l, size_t at, uint32_t group, const char *w
     static const char *const unknown[] = {".weight_zero_point", ".weight_g_idx"};
     struct tensor *t = &l->items[at];
     for (size_t i = 0; i < sizeof unknown / sizeof *unknown; i++)
-        if (names_ends_with(t->name, unknown[i]))
+        if (str_ends_with(t->name, unknown[i]))
             return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: expected packed experts without it", where,
                            t->name);
-    if (names_ends_with(t->name, CODES))
+    if (str_ends_with(t->name, CODES))
         return adopt_codes(t, group, where, e);
-    return names_ends_with(t->name, SCALES) ? adopt_scales(l, at, where, e) : 0;
+    return str_ends_with(t->name, SCALES) ? adopt_scales(l, at, where, e) : 0;
 }
 
 int packed_adopt(struct tensor_list *l, uint32_t group, const char *where, struct moeflux_err *e)
@@ -70,7 +71,7 @@ int packed_adopt(struct tensor_list *l, uint32_t group, const char *where, struc
     int rc = 0;
     /* The matrices' shapes follow from the configuration and are checked against it. */
     for (size_t i = 0; i < l->n; i++)
-        if (names_ends_with(l->items[i].name, SHAPE))
+        if (str_ends_with(l->items[i].name, SHAPE))
             free(l->items[i].name);
         else
             l->items[n++] = l->items[i];

@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/format.h"
 #include "base/json.h"
-#include "model/names.h"
+#include "base/str.h"
 
 enum { MAX_BLOCK = 1 << 20 };
 
@@ -135,7 +135,7 @@ static int read_modelopt(struct quant_config *q, struct json_view *v)
             v->e, ERR_UNSUPPORTED,
             "%s: modelopt: quant_algo is %.32s, expected NVFP4, W4A16_NVFP4, FP8 or MIXED_PRECISION",
             v->where, name);
-    if (names_ends_with(name, "NVFP4"))
+    if (str_ends_with(name, "NVFP4"))
         q->expert_format = FORMAT_NVFP4_F32;
     return 0;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/str.h"
 #include "model/names.h"
 #include "model/tensor.h"
 
@@ -66,11 +67,11 @@ int scaled_adopt(struct tensor_list *l, const char *where, struct moeflux_err *e
 {
     int rc = tensor_list_sort(l, where, e);
     for (size_t i = 0; i < l->n && rc == 0; i++)
-        if (names_ends_with(l->items[i].name, WEIGHT) &&
+        if (str_ends_with(l->items[i].name, WEIGHT) &&
             (l->items[i].dtype == DTYPE_I8 || l->items[i].dtype == DTYPE_U8))
             rc = adopt_codes(&l->items[i], where, e);
     for (size_t i = 0; i < l->n && rc == 0; i++)
-        if (names_ends_with(l->items[i].name, SCALE))
+        if (str_ends_with(l->items[i].name, SCALE))
             rc = adopt_scale(l, i, where, e);
     return rc;
 }

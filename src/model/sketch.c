@@ -13,6 +13,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/open_file.h"
+#include "base/str.h"
 #include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/family.h"
@@ -42,12 +43,6 @@ static uint32_t format_of_entry(const struct quant_entry *q)
     return format == FORMAT_NONE ? format_find_affine(q->bits, q->group, SCALE_BF16) : format;
 }
 
-static bool ends_with(const char *name, const char *tail)
-{
-    size_t n = strlen(name), k = strlen(tail);
-    return tail[0] && n >= k && strcmp(name + n - k, tail) == 0;
-}
-
 /* Gives the name in the family's files: that of the fused matrix which contains it, with the family's renamed
  * part. The dot appended to `base` matches parts at the end, such as ".mlp.gate.". The first match counts:
  * MLX's files keep gate_proj, up_proj and down_proj where others have w1, w3 and w2. */
@@ -57,7 +52,7 @@ static void spell(const struct family *f, const char *base, char name[NAME])
     snprintf(whole, sizeof whole, "%s.", base);
     for (const struct fused_matrix *x = f->fused; x && x->name; x++)
         for (int i = 0; i < FUSED_MAX_PARTS; i++)
-            if (x->parts[i].name && ends_with(base, x->parts[i].name))
+            if (x->parts[i].name && x->parts[i].name[0] && str_ends_with(base, x->parts[i].name))
                 snprintf(whole, sizeof whole, "%.*s%s.", (int)(strlen(base) - strlen(x->parts[i].name)), base,
                          x->name);
     snprintf(name, NAME, "%s", whole);
@@ -150,7 +145,7 @@ static int add_quantised(struct sketching *s, const struct schema_item *it, uint
 static int add_vector(struct sketching *s, const struct schema_item *it, struct moeflux_err *e)
 {
     const char *bias = s->m->config.router.sigmoid ? s->m->config.family->router_bias : NULL;
-    bool wide = ends_with(it->name, ".A_log") || (bias && ends_with(it->name, bias));
+    bool wide = str_ends_with(it->name, ".A_log") || (bias && str_ends_with(it->name, bias));
     struct tensor t =
         describe(wide ? DTYPE_F32 : DTYPE_BF16, 1, it->cols, (wide ? 4 : 2) * (uint64_t)it->cols);
     if (it->is_ids)

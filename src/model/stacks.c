@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/str.h"
 #include "model/model.h"
 #include "model/names.h"
 #include "model/tensor.h"
@@ -88,7 +89,7 @@ int stacks_split(struct tensor_list *l, const char *where, struct moeflux_err *e
     int rc = 0;
     for (size_t i = 0; i < n && rc == 0; i++)
         for (int k = 0; k < N_STACKS; k++)
-            if (names_ends_with(l->items[i].name, stacks[k].tail)) {
+            if (str_ends_with(l->items[i].name, stacks[k].tail)) {
                 rc = split_stack(l, i, &stacks[k], where, e);
                 break;
             }

@@ -125,8 +125,13 @@ static int keep_piece(struct job *j, const struct answer_piece *p, struct moeflu
     int rc = jobs_give(&s->jobs, j, p, e);
     if (p->id < 0)
         return rc;
-    if (j->choices->result.n_answered++ == 0)
-        metrics_first_token(&s->metrics, clock_ns() - j->added_ns);
+    struct choice_result *r = &j->choices->result;
+    uint64_t now = clock_ns();
+    if (r->n_answered++ == 0)
+        metrics_first_token(&s->metrics, now - j->added_ns);
+    else
+        metrics_next_token(&s->metrics, now - r->last_ns);
+    r->last_ns = now;
     count_engine_sometimes(s);
     return rc;
 }
@@ -164,6 +169,7 @@ static int make_jobs(struct http_request *req, struct moeflux_err *e)
         if (!(req->jobs[i] = jobs_new(&req->api.choices[i], 1, &calls, s, e)))
             return ERR_MEMORY;
         req->jobs[i]->copy = workers_find_copy(s->workers, &req->api.choices[i]);
+        req->jobs[i]->priority = req->api.priority;
     }
     return req->jobs ? 0 : ERR_MEMORY;
 }

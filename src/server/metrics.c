@@ -6,7 +6,9 @@
 #include "base/str.h"
 
 /* Seconds; the last bucket has no bound. */
-static const double bounds[METRICS_BUCKETS - 1] = {0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 100};
+static const double first_bounds[METRICS_BUCKETS - 1] = {0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 100},
+                    between_bounds[METRICS_BUCKETS - 1] = {0.002, 0.005, 0.01, 0.02, 0.03, 0.05,
+                                                           0.1,   0.2,   0.5,  1,    5};
 
 int metrics_init(struct metrics *m, struct moeflux_err *e)
 {
@@ -27,16 +29,26 @@ void metrics_request(struct metrics *m, unsigned status)
     pthread_mutex_unlock(&m->lock);
 }
 
-void metrics_first_token(struct metrics *m, uint64_t ns)
+static void add(struct metrics *m, struct metrics_times *t, const double *bounds, uint64_t ns)
 {
     int i = 0;
     while (i < METRICS_BUCKETS - 1 && (double)ns > bounds[i] * 1e9)
         i++;
     pthread_mutex_lock(&m->lock);
-    m->first[i]++;
-    m->n_first++;
-    m->first_ns += ns;
+    t->buckets[i]++;
+    t->n++;
+    t->ns += ns;
     pthread_mutex_unlock(&m->lock);
+}
+
+void metrics_first_token(struct metrics *m, uint64_t ns)
+{
+    add(m, &m->first, first_bounds, ns);
+}
+
+void metrics_next_token(struct metrics *m, uint64_t ns)
+{
+    add(m, &m->between, between_bounds, ns);
 }
 
 void metrics_job(struct metrics *m, const struct metrics_job *j)
@@ -85,18 +97,18 @@ static void seconds(struct str *out, const char *name, uint64_t ns, const char *
     str_addf(out, "moeflux_%s %.6f\n", name, (double)ns / 1e9);
 }
 
-static void histogram(const struct metrics *m, struct str *out)
+static void histogram(struct str *out, const char *name, const struct metrics_times *t, const double *bounds,
+                      const char *help)
 {
-    static const char name[] = "time_to_first_token_seconds";
     uint64_t n = 0;
-    head(out, name, "histogram", "From a request's arrival to its first token.");
+    head(out, name, "histogram", help);
     for (int i = 0; i < METRICS_BUCKETS - 1; i++) {
-        n += m->first[i];
+        n += t->buckets[i];
         str_addf(out, "moeflux_%s_bucket{le=\"%g\"} %" PRIu64 "\n", name, bounds[i], n);
     }
-    str_addf(out, "moeflux_%s_bucket{le=\"+Inf\"} %" PRIu64 "\n", name, m->n_first);
-    str_addf(out, "moeflux_%s_sum %.6f\n", name, (double)m->first_ns / 1e9);
-    str_addf(out, "moeflux_%s_count %" PRIu64 "\n", name, m->n_first);
+    str_addf(out, "moeflux_%s_bucket{le=\"+Inf\"} %" PRIu64 "\n", name, t->n);
+    str_addf(out, "moeflux_%s_sum %.6f\n", name, (double)t->ns / 1e9);
+    str_addf(out, "moeflux_%s_count %" PRIu64 "\n", name, t->n);
 }
 
 static void engine_text(const struct metrics *m, struct str *out)
@@ -135,6 +147,9 @@ void metrics_text(struct metrics *m, uint32_t n_waiting, uint32_t n_running, str
     counter(out, "draft_evaluations_total", now.n_evaluations,
             "Evaluations of answers that may draft: their tokens by these are the tokens per evaluation.");
     seconds(out, "decode_seconds_total", now.decode_ns, "Time from answers' first tokens to their ends.");
-    histogram(&now, out);
+    histogram(out, "time_to_first_token_seconds", &now.first, first_bounds,
+              "From a request's arrival to its first token.");
+    histogram(out, "time_between_tokens_seconds", &now.between, between_bounds,
+              "From one token of an answer to the next one.");
     engine_text(&now, out);
 }

@@ -13,14 +13,18 @@ struct moeflux_err;
 
 enum { METRICS_BUCKETS = 12 };
 
+/* A histogram: number, sum, and the numbers of the buckets. */
+struct metrics_times {
+    uint64_t n, ns, buckets[METRICS_BUCKETS];
+};
+
 struct metrics {
     pthread_mutex_t lock;
     uint64_t n_requests, n_refused, n_cancelled, n_failed; /* requests, those refused (>= 400); answers */
     uint64_t n_prompt, n_cached, n_answered;               /* tokens */
     uint64_t n_drafted, n_accepted, n_evaluations;         /* draft_counts */
     uint64_t decode_ns;
-    /* Times to the first token: number, sum, histogram. */
-    uint64_t n_first, first_ns, first[METRICS_BUCKETS];
+    struct metrics_times first, between; /* from a request to its first token; from a token to the next one */
     struct moeflux_stats engine; /* last values that a worker reported */
     struct sequences_counts sequences;
 };
@@ -33,6 +37,8 @@ void metrics_free(struct metrics *m);
 void metrics_request(struct metrics *m, unsigned status);
 /* Counts the first token of a job, `ns` after the job was added. */
 void metrics_first_token(struct metrics *m, uint64_t ns);
+/* Counts a later one, `ns` after the one before it. */
+void metrics_next_token(struct metrics *m, uint64_t ns);
 struct metrics_job {
     uint32_t n_prompt, n_cached, n_answered;
     uint64_t n_drafted, n_accepted, n_evaluations;

@@ -310,8 +310,9 @@ static int refuse_name(const struct found *found, int n, const char *which, stru
     size_t at = 0;
     for (int i = 0; i < n && at < sizeof list; i++)
         at += (size_t)snprintf(list + at, sizeof list - at, "%d (%.40s), ", i, found[i].info.name);
-    return err_set(e, ERR_USAGE, "--device %s: no such device; expected auto, %sor cpu (see --list-devices)",
-                   which, list);
+    return err_set(e, ERR_USAGE,
+                   "`device` %s: no such device; expected auto, %sor cpu (see `moeflux_list_devices`)", which,
+                   list);
 }
 
 static int choose(const struct found *found, int n, const char *which, struct moeflux_err *e)
@@ -330,7 +331,7 @@ static int choose(const struct found *found, int n, const char *which, struct mo
     if (pick < 0)
         return refuse_name(found, n, which, e);
     if (found[pick].info.missing[0])
-        return err_set(e, ERR_DEVICE, "--device %s: %s lacks %s", which, found[pick].info.name,
+        return err_set(e, ERR_DEVICE, "`device` %s: %s lacks %s", which, found[pick].info.name,
                        found[pick].info.missing);
     return pick;
 }
@@ -508,7 +509,7 @@ int gpu_open(struct gpu *g, const char *which, struct moeflux_err *e)
     if (rc == 0)
         rc = find_devices(&g->vk, g->instance, found, &why);
     if (rc < 0)
-        err_set(e, (enum moeflux_err_code)rc, "--device %s: %s", which, why.text);
+        err_set(e, (enum moeflux_err_code)rc, "`device` %s: %s", which, why.text);
     if (rc > 0)
         rc = choose(found, rc, which, e);
     if (rc >= 0)

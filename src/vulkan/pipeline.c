@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/pool.h"
+#include "base/str.h"
 #include "vulkan/device.h"
 #include "vulkan/khr_kernel.h"
 
@@ -41,15 +42,9 @@ const char *pipeline_find_name(const char *name)
     return k ? k->name : NULL;
 }
 
-static bool ends_in(const char *name, const char *suffix)
-{
-    size_t n = strlen(name), k = strlen(suffix);
-    return n >= k && strcmp(name + n - k, suffix) == 0;
-}
-
 static uint32_t subgroup_size(const struct gpu *g, const char *kernel)
 {
-    return ends_in(kernel, "coop") ? MATRIX_LANES : g->subgroup_size;
+    return str_ends_with(kernel, "coop") ? MATRIX_LANES : g->subgroup_size;
 }
 
 int pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflux_err *e)

@@ -391,4 +391,37 @@ if [ -e /dev/full ]; then
     err_has '/dev/full: .*No space left'
 fi
 
+claim what_lines_begin_with_is_computed_once_and_changes_no_answer
+# A system text; and messages of examples after another one, some of which begin alike.
+python3 - "$tmp/in" <<'END'
+import json, sys
+text = 'The river was very quiet. Leo likes bread and honey. The mouse ate some berries. '
+examples = [{'role': 'system', 'content': text * 8}]
+for i in range(8):
+    examples += [{'role': 'user', 'content': f'What is {i} + 2? ' + text},
+                 {'role': 'assistant', 'content': str(i + 2)}]
+with open(sys.argv[1], 'w') as f:
+    for i in range(12):
+        own = f'x + {i}' if i % 4 == 0 else f'What is {17 + i} + {38 + i}?'
+        ask = {'system': text * 8, 'prompt': own} if i < 7 else \
+            {'messages': examples + [{'role': 'user', 'content': own}]}
+        print(json.dumps({'id': i, 'n': 6, 'temp': 0, 'ignore_eos': True, 'logprobs': 2, **ask}), file=f)
+END
+shared() { run 0 "$MOEFLUX" -m tests/models/tiny --device cpu --no-think -c 1024 --chunk 96 --parallel 4 --batch "$@"; }
+answers='sorted((x["id"], x["text"], str(x["logprobs"])) for x in r)'
+shared "$tmp/in"
+# Each beginning was computed once; the examples begin with the system text.
+json_is 'sum(x["reused_tokens"] == 0 for x in r), len({x["reused_tokens"] for x in r})' '(1, 3)'
+together=$(json "$answers")
+: >"$tmp/each"
+while read -r line; do
+    printf '%s\n' "$line" >"$tmp/one"
+    shared "$tmp/one"
+    cat "$tmp/out" >>"$tmp/each"
+done <"$tmp/in"
+[ "$(json "$answers" "$tmp/each")" = "$together" ] || fault 'a line alone has another answer'
+sort -R --random-source="$tmp/in" "$tmp/in" >"$tmp/shuffled"
+shared "$tmp/shuffled"
+json_is "$answers" "$together"
+
 report

@@ -153,6 +153,27 @@ def a_response_is_continued_by_its_id():
     same((error['param'], error['code']), ('previous_response_id', 'previous_response_not_found'))
 
 
+def a_text_that_is_cut_goes_on_without_a_newline():
+    def count(*items):
+        return ask('/v1/responses/input_tokens', input=[user(QUESTION), *items, user('x')])['input_tokens']
+
+    said = lambda text, **more: {'type': 'message', 'role': 'assistant', 'content': text, **more}
+    thought = lambda text, **more: {'type': 'reasoning', 'summary': [], 'content': [
+        {'type': 'reasoning_text', 'text': text}], **more}
+    cut = {'status': 'incomplete'}
+    whole = count(said('The river and the sea'))
+    same(count(said('The river', **cut), said(' and the sea')), whole)
+    same(count(said('The river'), said('and the sea')), count(said('The river\nand the sea')))
+    same(count(thought('The river', **cut), thought(' and the sea'), said('x')),
+         count(thought('The river and the sea'), said('x')))
+    # The same by the id of the response, also after a beginning that the client gave.
+    for begin in [said('The'), said(' '.join(['The river and the sea'] * 3))]:
+        first = ask('/v1/responses', input=[user(QUESTION), begin], max_output_tokens=2, reasoning={'effort': 'none'})
+        text = parts(first)[1]
+        second = ask('/v1/responses', input=[user('x')], previous_response_id=first['id'], max_output_tokens=1)
+        same(second['usage']['input_tokens'], count(said(begin['content'] + text)))
+
+
 def a_response_calls_functions():
     forced = chat(messages=[user(QUESTION)], tools=[CHAT_TOOL], tool_choice='required',
                   parallel_tool_calls=False)['choices'][0]['message']
@@ -161,7 +182,10 @@ def a_response_calls_functions():
                    {'type': 'allowed_tools', 'mode': 'required', 'tools': [{'type': 'function', 'name': 'add'}]}]:
         body = {'input': QUESTION, 'tools': [FLAT_TOOL, {'type': 'web_search'}], 'tool_choice': choice,
                 'parallel_tool_calls': False}
-        for response in [ask('/v1/responses', **body), check_events(stream('/v1/responses', **body))]:
+        # A form of texts does not concern an answer that is a call; clients send both.
+        form = {'text': {'format': {'type': 'json_schema', 'name': 'x', 'schema': {'const': 1}}}}
+        for response in [ask('/v1/responses', **body), check_events(stream('/v1/responses', **body)),
+                         ask('/v1/responses', **body, **form)]:
             same(parts(response)[2], [(function['name'], function['arguments'])])
             same(response['status'], 'completed')
     call = response['output'][-1]
@@ -337,6 +361,9 @@ def answers_fit_a_schema():
 
 # ---- the shapes of agents ----
 
+TURNS = 30
+
+
 def codex(items):
     tool = lambda i: {'type': 'function', 'name': f'tool_{i}', 'description': 'Does it. ' * 3, 'strict': False,
                       'parameters': ADD}
@@ -346,7 +373,8 @@ def codex(items):
                       {'type': 'message', 'role': 'user', 'content': [
                           {'type': 'input_text', 'text': '<environment_context>x</environment_context>'}]},
                       *items],
-            'tools': [*map(tool, range(4)), {'type': 'web_search', 'external_web_access': False},
+            'tools': [*map(tool, range(20)), {'type': 'web_search', 'external_web_access': False},
+                      {'type': 'local_shell'},
                       {'type': 'custom', 'name': 'apply_patch', 'format': {'type': 'grammar', 'syntax': 'lark',
                                                                            'definition': 'x'}}],
             'tool_choice': 'auto', 'parallel_tool_calls': False, 'store': False,
@@ -358,7 +386,7 @@ def claude_code(messages):
     tool = lambda i: {'name': f'Tool{i}', 'description': 'Does it. ' * 3, 'input_schema': {
         '$schema': 'https://json-schema.org/draft/2020-12/schema', **ADD}}
     ephemeral = {'type': 'ephemeral'}
-    return {'model': 'claude', 'max_tokens': 6, 'messages': messages, 'tools': [*map(tool, range(4))],
+    return {'model': 'claude', 'max_tokens': 6, 'messages': messages, 'tools': [*map(tool, range(20))],
             'system': [{'type': 'text', 'text': f'x-anthropic-billing-header: cch={len(messages)};'},
                        {'type': 'text', 'text': 'You are Claude Code.', 'cache_control': ephemeral},
                        {'type': 'text', 'text': 'Be careful.\n' * 20, 'cache_control': ephemeral}],
@@ -369,24 +397,49 @@ def claude_code(messages):
 
 def codex_works_in_a_loop():
     items = [{'type': 'message', 'role': 'user', 'content': [{'type': 'input_text', 'text': 'Do it.'}]}]
-    for turn in range(4):
+    cached = 0
+    for turn in range(TURNS):
         response = check_events(stream('/v1/responses', **codex(items), max_output_tokens=6))
-        usage = response['usage']
-        assert turn == 0 or usage['input_tokens'] - usage['input_tokens_details']['cached_tokens'] < 90, usage
+        usage, before = response['usage'], cached
+        cached = usage['input_tokens_details']['cached_tokens']
+        assert turn == 0 or usage['input_tokens'] - cached < 90 and cached > before, (turn, before, usage)
         items += [{'type': 'reasoning', 'summary': [], 'content': None, 'encrypted_content': 'moeflux:Hm.'},
                   {'type': 'function_call', 'name': 'tool_1', 'arguments': '{"a": 1, "b": 2}',
                    'call_id': f'call_{turn}'},
                   {'type': 'function_call_output', 'call_id': f'call_{turn}', 'output': 'The result. ' * 3}]
 
 
+def calls_of_another_server_stay_in_the_history():
+    call = lambda name, arguments, output: [
+        {'type': 'function_call', 'call_id': 'c', 'name': name, 'arguments': json.dumps(arguments)},
+        {'type': 'function_call_output', 'call_id': 'c', 'output': output}]
+    count = lambda *items: ask('/v1/responses/input_tokens', input=[user(QUESTION), *items])['input_tokens']
+    same(count({'type': 'custom_tool_call', 'call_id': 'c', 'name': 'apply_patch', 'input': '*** Begin'},
+               {'type': 'custom_tool_call_output', 'call_id': 'c', 'output': 'Done.'}),
+         count(*call('apply_patch', {'input': '*** Begin'}, 'Done.')))
+    action = {'type': 'exec', 'command': ['ls']}
+    same(count({'type': 'local_shell_call', 'call_id': 'c', 'status': 'completed', 'action': action},
+               {'type': 'local_shell_call_output', 'call_id': 'c', 'output': 'x'}),
+         count(*call('local_shell', {'action': action}, 'x')))
+    same(count({'type': 'web_search_call', 'status': 'completed', 'action': {'type': 'search', 'query': 'x'}},
+               {'type': 'message', 'role': 'assistant', 'content': 'y'}),
+         count({'type': 'message', 'role': 'assistant', 'content': 'y'}))
+    error = ask('/v1/responses', 400, input=[{'type': 'custom_tool_call', 'call_id': 'c', 'name': 'x'}])['error']
+    assert 'input[0].input' in error['message'], error
+
+
 def claude_code_works_in_a_loop():
     ephemeral = {'type': 'ephemeral'}
     messages = [user([{'type': 'text', 'text': '<system-reminder>x</system-reminder>'},
                       {'type': 'text', 'text': 'Do it.', 'cache_control': ephemeral}])]
-    for turn in range(4):
+    cached = 0
+    for turn in range(TURNS):
         events = stream('/v1/messages?beta=true', **claude_code(messages))
-        usage = blocks_of(events)[1]['usage']
-        assert turn == 0 or usage['input_tokens'] < 90, usage
+        usage, before = blocks_of(events)[1]['usage'], cached
+        cached = usage['cache_read_input_tokens']
+        assert turn == 0 or usage['input_tokens'] < 90 and cached > before, (turn, before, usage)
+        body = {k: v for k, v in claude_code(messages).items() if k in ('messages', 'tools', 'system', 'thinking')}
+        same(ask('/v1/messages/count_tokens?beta=true', **body)['input_tokens'], cached + usage['input_tokens'])
         messages += [{'role': 'assistant', 'content': [
             {'type': 'thinking', 'thinking': 'Hm.', 'signature': 'moeflux:'},
             {'type': 'tool_use', 'id': f'toolu_{turn}', 'name': 'Tool1', 'input': {'a': 1, 'b': 2}}]},
@@ -431,12 +484,12 @@ def wrong_bodies_are_refused_by_name():
 
 
 def a_prompt_that_is_too_long_is_said_so():
-    long = user('word ' * 3000)
+    long = user('word ' * 12000)
     n = count_messages(long)
     same(ask('/v1/messages', 400, messages=[long])['error']['message'],
-         f'prompt is too long: {n} tokens > 2048 maximum')
+         f'prompt is too long: {n} tokens > 8192 maximum')
     same(ask('/v1/responses', 400, input=[long])['error']['code'], 'context_length_exceeded')
-    assert n > 2048
+    assert n > 8192
 
 
 def a_key_may_be_in_three_headers():
@@ -451,14 +504,14 @@ def a_key_may_be_in_three_headers():
 
 def models_and_properties_are_there():
     model = json.loads(send('GET', '/v1/models'))['data'][0]
-    same((model['context_length'], model['max_model_len'], model['max_input_tokens']), (2048,) * 3)
+    same((model['context_length'], model['max_model_len'], model['max_input_tokens']), (8192,) * 3)
     assert model['meta']['expert_format'] and model['created_at'].endswith('Z')
     for path in ['/models', '/v1/models/', '/models/']:
         same(json.loads(send('GET', path))['data'], [model])
     same(json.loads(send('GET', '/models/tiny')), model)
     send('GET', '/v1/models/none', status=404)
     props = json.loads(send('GET', '/props'))
-    same(props['default_generation_settings']['n_ctx'], 2048)
+    same(props['default_generation_settings']['n_ctx'], 8192)
     same((props['total_slots'], props['model_alias']), (1, 'tiny'))
     assert 'reasoning_content' in props['chat_template']
 
@@ -480,10 +533,11 @@ def other_kinds_of_models_are_refused_by_name():
 
 
 CLAIMS = [a_response_says_what_a_chat_says, a_response_that_is_cut_is_incomplete,
-          a_response_is_continued_by_its_id, a_response_calls_functions,
+          a_response_is_continued_by_its_id, a_text_that_is_cut_goes_on_without_a_newline, a_response_calls_functions,
           functions_of_a_namespace_have_both_names, thinking_comes_back_whole,
           a_message_says_what_a_chat_says, a_message_says_why_it_ends, a_message_calls_tools,
           a_line_that_changes_costs_no_prefix, answers_fit_a_schema, codex_works_in_a_loop,
+          calls_of_another_server_stay_in_the_history,
           claude_code_works_in_a_loop, wrong_bodies_are_refused_by_name, a_prompt_that_is_too_long_is_said_so,
           a_key_may_be_in_three_headers, models_and_properties_are_there, prompts_can_be_read,
           other_kinds_of_models_are_refused_by_name]

@@ -14,7 +14,7 @@ sed "s|^ *{%- if m.content %}|$thinking&|" tests/data/tools.jinja >"$model/chat_
 echo secret >"$tmp/keys"
 
 claim a_server_starts
-"$MOEFLUX" serve -m "$model" --device cpu --port 0 -c 2048 --api-key-file "$tmp/keys" >"$tmp/served" 2>"$tmp/log" &
+"$MOEFLUX" serve -m "$model" --device cpu --port 0 -c 8192 --api-key-file "$tmp/keys" >"$tmp/served" 2>"$tmp/log" &
 server=$!
 await -p $server has_lines 1 "$tmp/log"
 url=$(sed -n 's/^moeflux: listening on //p' "$tmp/log")

@@ -1,7 +1,8 @@
 #!/bin/sh
 # A server under thousands of mixed requests and hundreds of hostile connections: its memory stays bounded, and
 # others are served. tests/cli/flood.py has the clients. MOEFLUX_REQUESTS: the number of requests.
-# suites: nightly asan-nightly
+# `make flood` runs it with AddressSanitizer.
+# suites: nightly
 . tests/lib/cli.sh
 
 model=$tmp/tiny

@@ -183,6 +183,29 @@ HF_TOKEN_PATH=$tmp/token gets org/large --include '*'
 CURL_CA_BUNDLE=$tmp/none fails 2 'CURL_CA_BUNDLE.*none' get -q org/large
 HF_TOKEN=$(printf 'a\nEvil: b') fails 2 'HF_TOKEN' get -q org/large
 
+claim a_refusal_of_another_host_is_not_that_of_a_licence
+faulty '{"expire": 0}'
+forget
+fails 1 "a.bin: http://127.0.0.1:[0-9]*, .*status 403" get -q org/large --include a.bin
+! grep -q 'licence\|HF_TOKEN\|signature' "$tmp/err" || fault "$(cat "$tmp/err")"
+
+claim users_and_passwords_in_addresses_are_not_printed
+faulty '{}'
+forget
+HF_ENDPOINT=http://me:hf_pass@127.0.0.1:$port gets org/large --include 'small 1*'
+log_has 'Basic'
+quiet_about() { ! grep -q 'me:\|hf_pass' "$tmp/err" || fault "the password is printed: $(cat "$tmp/err")"; }
+HF_ENDPOINT=http://me:hf_pass@127.0.0.1:$port fails 1 "org/none: .*http://127.0.0.1:$port" get org/none
+quiet_about
+HF_ENDPOINT=http://me:hf_pass@127.0.0.1:1 fails 1 'http://127.0.0.1:1/api' get org/large --tries 1
+quiet_about
+HF_ENDPOINT=ftp://me:hf_pass@x fails 2 'HF_ENDPOINT.*ftp://x' get org/large
+quiet_about
+for proxy in 'http://me:hf_pass@127.0.0.1:1' 'nothing://me:hf_pass@127.0.0.1:1' 'http://me:hf_pass@127.0.0.1:port'; do
+    http_proxy=$proxy fails 1 'org/large' get org/large --tries 1
+    quiet_about
+done
+
 claim proxies_of_the_environment_are_used
 faulty '{}'
 forget
@@ -193,6 +216,15 @@ log_has '^0 http://hub.invalid/org/large/resolve/'
 claim missing_repositories_and_endpoints_are_named
 fails 1 'org/none: no such repository' get org/none
 fails 2 'ORG/NAME' get org
+# A flag is not a revision; one of another command is named, wherever it stands.
+for words in '--revision -m org/large' 'org/large --revision -m' '--revision=-m org/large'; do
+    # shellcheck disable=SC2086 # words are words
+    fails 2 '--revision.*-m' get $words
+done
+for words in '--revision v1 -m org/large' '-m org/large --revision v1' 'org/large --revision v1 -m x'; do
+    # shellcheck disable=SC2086 # words are words
+    fails 2 '-m is a flag of moeflux' get $words
+done
 HF_ENDPOINT=ftp://x fails 2 'HF_ENDPOINT.*ftp' get org/large
 HF_ENDPOINT=http://127.0.0.1:1 fails 1 '127.0.0.1:1/api' get org/large --tries 1
 faulty '{"loop": 1}'
@@ -239,6 +271,16 @@ await -p "$pid" part
 kill -INT "$pid"
 ends 130 "$pid"
 err_has 'interrupted; .* of 37.7 MB'
+# Who asks for quiet sees the status alone.
+"$MOEFLUX" get -q org/large --include a.bin --parallel 1 >"$tmp/out" 2>"$tmp/err" &
+pid=$!
+size=$(find "$HF_HUB_CACHE" -name '*.incomplete' -printf %s)
+# shellcheck disable=SC2317 # await calls it
+grew() { [ "$(find "$HF_HUB_CACHE" -name '*.incomplete' -printf %s)" -gt "$size" ]; }
+await -p "$pid" grew
+kill -INT "$pid"
+ends 130 "$pid"
+err_empty
 kept=$(find "$HF_HUB_CACHE" -name '*.incomplete' -size +1024k -printf %s)
 faulty '{}'
 : >"$tmp/log"
@@ -322,6 +364,23 @@ fails 1 'config.json: model_type is llama' get org/dense
 [ -z "$(find "$HF_HUB_CACHE/models--org--dense" -name model.safetensors)" ] || fault 'the weights were fetched'
 run 0 "$MOEFLUX" get org/dense --include '*'
 err_has 'config.json: model_type is llama'
+
+# Without a config.json, what the server says about GGUF files counts.
+fails_without_weights() {
+    forget
+    fails 1 "$1" get "$2"
+    [ -z "$(find "$HF_HUB_CACHE" -type f -path '*/blobs/*' 2>/dev/null)" ] || fault 'the weights were fetched'
+}
+faulty '{"gguf": {"architecture": "llama"}}'
+fails_without_weights 'org/gguf: .*llama' org/gguf
+run 0 "$MOEFLUX" get org/gguf --include '*.gguf'
+err_has 'org/gguf: .*llama'
+faulty '{"gguf": {"architecture": "qwen3moe"}}'
+forget
+gets org/gguf
+faulty '{}'
+rm "$repositories/org/dense/config.json"
+fails_without_weights 'org/dense: .*config.json' org/dense
 
 claim a_dry_run_fetches_the_configuration_alone
 forget

@@ -171,8 +171,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if file.endswith(LARGE):
                 item["lfs"] = {"sha256": now.get("sums", {}).get(file, sha), "size": size, "pointerSize": 134}
             items.append(item)
-        body = json.dumps({"id": full, "sha": commit, "siblings": items + now.get("extra", []), "private": False,
-                           "gated": False, "disabled": False, "downloads": 0, "likes": 0, "tags": []})
+        said = {"gguf": now["gguf"]} if "gguf" in now else {}
+        body = json.dumps({**said, "id": full, "sha": commit, "siblings": items + now.get("extra", []),
+                           "private": False, "gated": False, "disabled": False, "downloads": 0, "likes": 0, "tags": []})
         self.reply(200, body.encode(), Content_Type="application/json")
 
     def resolve(self, now, path):

@@ -374,7 +374,7 @@ def wrong_requests_are_refused_by_name():
                         ('max_tokens', -3), ('seed', 'x'), ('stream', 1), ('n', 0), ('n', 1000), ('stop', 3),
                         ('logprobs', 2), ('stream_options', 1), ('logit_bias', {'x': 2}),
                         ('logit_bias', {'1': 101}), ('logit_bias', {'99999999': 2}),
-                        ('stream_options', {'include_usage': True}), ('best_of', 2),
+                        ('stream_options', {'include_usage': True}), ('best_of', 2), ('priority', 'soon'),
                         ('parallel_tool_calls', 1), ('response_format', {'type': 'json_object', 'schema': 3}),
                         ('suffix', 'x'), ('presence_penalty', 3), ('model', 4)):
         refused(400, name, {'messages': [user], name: value})
@@ -550,7 +550,8 @@ def models_health_and_metrics_are_there():
     before = metrics()
     chat([user], max_tokens=5)
     after = metrics()
-    for name, n in ('generated_tokens_total', 5), ('time_to_first_token_seconds_count', 1):
+    for name, n in (('generated_tokens_total', 5), ('time_to_first_token_seconds_count', 1),
+                    ('time_between_tokens_seconds_count', 4)):
         assert after['moeflux_' + name] == before['moeflux_' + name] + n, (name, before, after)
 
 

@@ -9,8 +9,8 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "base/str.h"
 #include "check.h"
-#include "model/names.h"
 #include "model/quant_config.h"
 #include "st_writer.h"
 #include "tmp_tree.h"
@@ -280,10 +280,9 @@ static void emit_nvfp4(struct publisher *p, const char *name, uint64_t rows, uin
 static void emit_matrix(struct publisher *p, const char *name, uint64_t rows, uint64_t cols, const float *x)
 {
     char shape[64];
-    bool stays = strstr(name, "embed") || strstr(name, "lm_head") ||
-                 names_ends_with(name, "mlp.gate.weight") || names_ends_with(name, "moe.gate.weight") ||
-                 names_ends_with(name, "_expert_gate.weight") || strstr(name, "in_proj_b") ||
-                 strstr(name, "in_proj_a") || strstr(name, "kv_b_proj");
+    bool stays = strstr(name, "embed") || strstr(name, "lm_head") || str_ends_with(name, "mlp.gate.weight") ||
+                 str_ends_with(name, "moe.gate.weight") || str_ends_with(name, "_expert_gate.weight") ||
+                 strstr(name, "in_proj_b") || strstr(name, "in_proj_a") || strstr(name, "kv_b_proj");
     snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)rows, (unsigned)cols);
     bool is_nvfp4 = p->form.nvfp4 && !stays && cols % 64 == 0;
     if (is_nvfp4 && (!p->form.block || strstr(name, ".experts.")))
@@ -357,8 +356,8 @@ static void publish_stack(struct publisher *p, const struct tensor *t, const cha
 
 static bool loses_one(const char *name)
 {
-    return names_ends_with(name, "_layernorm.weight") || names_ends_with(name, ".q_norm.weight") ||
-           names_ends_with(name, ".k_norm.weight") || names_ends_with(name, "model.norm.weight");
+    return str_ends_with(name, "_layernorm.weight") || str_ends_with(name, ".q_norm.weight") ||
+           str_ends_with(name, ".k_norm.weight") || str_ends_with(name, "model.norm.weight");
 }
 
 static void publish_tensor(struct publisher *p, const struct tensor *t)
@@ -461,7 +460,7 @@ void publish_model(const char *from, const char *to, const struct publish_form *
         bool is_there = tensor_is_float(t->dtype) || t->dtype == DTYPE_U32;
         if (t->dtype == DTYPE_I64)
             copy_ids(&p, t);
-        else if (is_there && !names_ends_with(t->name, ".scales") && !names_ends_with(t->name, ".biases"))
+        else if (is_there && !str_ends_with(t->name, ".scales") && !str_ends_with(t->name, ".biases"))
             publish_tensor(&p, t);
     }
     finish(&p, to, config);

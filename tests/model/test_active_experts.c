@@ -243,12 +243,12 @@ static void numbers_that_the_router_cannot_choose_are_refused(void **state)
         float share;
         const char *text;
     } bad[] = {
-        {QWEN, 13, 1, "--active-experts 13, expected at most 12 (experts of a layer)"},
+        {QWEN, 13, 1, "`active_experts` 13, expected at most 12 (experts of a layer)"},
         {QWEN, UINT32_MAX, 1, "expected at most 12"},
-        {DEEPSEEK, 9, 1, "--active-experts 9, expected at most 8 (2 groups of 4 experts)"},
-        {QWEN, 0, 1.5f, "--expert-share 1.5, expected more than 0 and at most 1"},
-        {QWEN, 0, -0.5f, "--expert-share -0.5"},
-        {QWEN, 0, NAN, "--expert-share"},
+        {DEEPSEEK, 9, 1, "`active_experts` 9, expected at most 8 (2 groups of 4 experts)"},
+        {QWEN, 0, 1.5f, "`expert_share` 1.5, expected more than 0 and at most 1"},
+        {QWEN, 0, -0.5f, "`expert_share` -0.5"},
+        {QWEN, 0, NAN, "`expert_share`"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         const struct moeflux_options o = {.dir = bad[i].dir,

@@ -284,7 +284,7 @@ static void bits_that_are_asked_for_are_made_of_the_numbers(void **state)
     assert_int_equal(run(MODELS "minimax.gguf", tmp_tree_path(tmp, "m"),
                          (struct convert_settings){.expert_bits = 6}, NULL, &e),
                      ERR_USAGE);
-    assert_non_null(strstr(e.text, "4 bits, fewer than --expert-bits asks for (6)"));
+    assert_non_null(strstr(e.text, "4 bits, fewer than `expert_bits` asks for (6)"));
     tmp_tree_remove(tmp);
 }
 
@@ -358,7 +358,7 @@ static void what_loses_more_than_the_limit_needs_lossy(void **state)
     assert_int_equal(run(src, dst, AFFINE, &r, &e), ERR_UNSUPPORTED);
     assert_non_null(
         strstr(e.text, "tensor blk.0.ffn_gate_exps.weight: Q2_K becomes Q4 g32, which changes it by"));
-    assert_non_null(strstr(e.text, "--lossy takes it"));
+    assert_non_null(strstr(e.text, "`lossy` takes it"));
     /* It goes on where it stopped. */
     const struct convert_settings lossy = {.mode = CONVERT_MODE_AFFINE, .lossy = true};
     check_ok(run(src, dst, lossy, &r, &e), &e);
@@ -370,7 +370,7 @@ static void what_loses_more_than_the_limit_needs_lossy(void **state)
     assert_int_equal(run("tests/models/qwen3-odd/hf", tmp_tree_path(tmp, "s"),
                          (struct convert_settings){.lossy = true}, &r, &e),
                      ERR_USAGE);
-    assert_non_null(strstr(e.text, "--lossy: tests/models/qwen3-odd/hf is no GGUF file"));
+    assert_non_null(strstr(e.text, "`lossy`: tests/models/qwen3-odd/hf is no GGUF file"));
     tmp_tree_remove(tmp);
 }
 

@@ -14,11 +14,11 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "base/str.h"
 #include "check.h"
 #include "convert/convert.h"
 #include "convert/plan.h"
 #include "model/model_dir.h"
-#include "model/names.h"
 #include "model/tensor.h"
 #include "sequence.h"
 #include "st_writer.h"
@@ -97,7 +97,7 @@ static const char *widened; /* the layer whose plain experts `widen` stores as F
 static void widen(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
 {
     bool is_its = t && strstr(t->name, widened) &&
-                  (names_ends_with(t->name, "gate_up_proj") || names_ends_with(t->name, "down_proj"));
+                  (str_ends_with(t->name, "gate_up_proj") || str_ends_with(t->name, "down_proj"));
     if (!is_its && t)
         st_writer_add_like(w, t->name, t, bytes);
     if (!is_its)
@@ -171,12 +171,12 @@ static void make_plain(struct st_writer *w, const struct tensor *t, const uint8_
 {
     static const uint8_t zeros[EXPERTS * 2 * WEIGHTS * 2];
     bool is_its = t && strstr(t->name, "layers.1.mlp.experts.");
-    if (t && (!is_its || names_ends_with(t->name, "_bias")))
+    if (t && (!is_its || str_ends_with(t->name, "_bias")))
         st_writer_add_like(w, t->name, t, bytes);
-    else if (t && names_ends_with(t->name, "gate_up_proj_blocks"))
+    else if (t && str_ends_with(t->name, "gate_up_proj_blocks"))
         st_writer_add(w, "model.layers.1.mlp.experts.gate_up_proj", "BF16", "[4,64,128]", zeros,
                       sizeof zeros);
-    else if (t && names_ends_with(t->name, "down_proj_blocks"))
+    else if (t && str_ends_with(t->name, "down_proj_blocks"))
         st_writer_add(w, "model.layers.1.mlp.experts.down_proj", "BF16", "[4,64,64]", zeros,
                       sizeof zeros / 2);
 }
@@ -225,7 +225,7 @@ static void published_experts_under_a_block_of_mlx_are_the_same_numbers(void **s
 /* The exponent of expert 2's first row of gate is NaN. */
 static void spoil_scale(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
 {
-    if (!t || !names_ends_with(t->name, "1.mlp.experts.gate_up_proj_scales")) {
+    if (!t || !str_ends_with(t->name, "1.mlp.experts.gate_up_proj_scales")) {
         if (t)
             st_writer_add_like(w, t->name, t, bytes);
         return;
@@ -276,7 +276,7 @@ static const char *changed, *shape; /* the tensor that `reshape` gives another s
 
 static void reshape(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
 {
-    if (t && names_ends_with(t->name, changed))
+    if (t && str_ends_with(t->name, changed))
         st_writer_add(w, t->name, t->dtype == DTYPE_U8 ? "U8" : "BF16", shape, bytes, t->bytes);
     else if (t)
         st_writer_add_like(w, t->name, t, bytes);

@@ -16,10 +16,10 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "base/str.h"
 #include "check.h"
 #include "convert/convert.h"
 #include "model/model_dir.h"
-#include "model/names.h"
 #include "model/packed.h"
 #include "model/safetensors.h"
 #include "model/tensor.h"
@@ -197,9 +197,9 @@ static const struct change *change;
 static void make_change(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
 {
     char text[TENSOR_SHAPE_TEXT], name[160];
-    if (!t || names_ends_with(t->name, "weight_shape"))
+    if (!t || str_ends_with(t->name, "weight_shape"))
         return;
-    if (!names_ends_with(t->name, change->tensor)) {
+    if (!str_ends_with(t->name, change->tensor)) {
         st_writer_add_like(w, t->name, t, bytes);
         return;
     }

@@ -231,7 +231,7 @@ static void margins_that_are_none_are_refused(void **state)
         struct moeflux_err e = {0};
         struct moeflux_model *m;
         assert_int_equal(moeflux_model_open(&m, &o, &e), MOEFLUX_ERR_USAGE);
-        assert_non_null(strstr(e.text, "--prefer-resident"));
+        assert_non_null(strstr(e.text, "`prefer_resident`"));
         assert_non_null(strstr(e.text, "expected 0 or more"));
         assert_null(m);
     }
@@ -265,7 +265,7 @@ static void states_of_other_margins_are_refused(void **state)
         s = session_with(&m, margins[i % N], &e);
         assert_int_equal(moeflux_session_load(s, path, &e), i / N == i % N ? 0 : MOEFLUX_ERR_FORMAT);
         if (i / N != i % N)
-            assert_non_null(strstr(e.text, "--prefer-resident"));
+            assert_non_null(strstr(e.text, "`prefer_resident`"));
         moeflux_session_free(s);
         moeflux_model_close(m);
     }

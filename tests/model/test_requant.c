@@ -297,39 +297,39 @@ static void what_cannot_be_done_is_said_before_anything_is_written(void **state)
         struct convert_settings s;
         const char *text;
     } cases[] = {
-        {QWEN3_HF, {.bits = 7}, "--bits: expected 2, 3, 4, 5, 6 or 8, found 7"},
-        {QWEN3_HF, {.expert_bits = 1}, "--expert-bits: expected 2, 3, 4, 5, 6 or 8, found 1"},
-        {QWEN3_HF, {.group = 48}, "--group: expected 32, 64 or 128, found 48"},
-        {QWEN3_HF, {.expert_group = 256}, "--expert-group: expected 32, 64 or 128, found 256"},
-        {QWEN3_HF, {.bits = 4, .recipe = CONVERT_MIXED_3_6}, "--recipe and --bits exclude each other"},
-        {QWEN3_HF, {.expert_bits = 4, .recipe = CONVERT_MIXED_3_6}, "--recipe and --expert-bits exclude"},
+        {QWEN3_HF, {.bits = 7}, "`bits`: expected 2, 3, 4, 5, 6 or 8, found 7"},
+        {QWEN3_HF, {.expert_bits = 1}, "`expert_bits`: expected 2, 3, 4, 5, 6 or 8, found 1"},
+        {QWEN3_HF, {.group = 48}, "`group`: expected 32, 64 or 128, found 48"},
+        {QWEN3_HF, {.expert_group = 256}, "`expert_group`: expected 32, 64 or 128, found 256"},
+        {QWEN3_HF, {.bits = 4, .recipe = CONVERT_MIXED_3_6}, "`recipe` and `bits` exclude each other"},
+        {QWEN3_HF, {.expert_bits = 4, .recipe = CONVERT_MIXED_3_6}, "`recipe` and `expert_bits` exclude"},
         {TINY,
          {.bits = 3, .expert_group = 128},
-         "layer 0's experts, down: 64 columns, which --expert-group 128 does not divide"},
-        {TINY, {.bits = 6}, "tensor model.embed_tokens.weight: 4 bits, fewer than --bits asks for (6)"},
+         "layer 0's experts, down: 64 columns, which `expert_group` 128 does not divide"},
+        {TINY, {.bits = 6}, "tensor model.embed_tokens.weight: 4 bits, fewer than `bits` asks for (6)"},
         {TINY,
          {.bits = 3, .expert_bits = 5},
-         "layer 0's experts, gate and up: 4 bits, fewer than --expert-bits asks for (5)"},
-        {TINY, {.bits = 4, .group = 32}, "4 bits in groups of 64 already; --group 32 changes those of fewer"},
-        {QWEN3_HF, {.mode = CONVERT_MODE_MXFP4, .bits = 4}, "--mode mxfp4 and --bits exclude each other"},
-        {QWEN3_HF, {.mode = CONVERT_MODE_NVFP4, .group = 32}, "--mode nvfp4 and --group exclude each other"},
+         "layer 0's experts, gate and up: 4 bits, fewer than `expert_bits` asks for (5)"},
+        {TINY, {.bits = 4, .group = 32}, "4 bits in groups of 64 already; `group` 32 changes those of fewer"},
+        {QWEN3_HF, {.mode = CONVERT_MODE_MXFP4, .bits = 4}, "`mode` mxfp4 and `bits` exclude each other"},
+        {QWEN3_HF, {.mode = CONVERT_MODE_NVFP4, .group = 32}, "`mode` nvfp4 and `group` exclude each other"},
         {QWEN3_HF,
          {.mode = CONVERT_MODE_MXFP8, .recipe = CONVERT_MIXED_3_6},
-         "--mode mxfp8 and --recipe exclude each other"},
+         "`mode` mxfp8 and `recipe` exclude each other"},
         {QWEN3_HF,
          {.expert_mode = CONVERT_MODE_MXFP4, .expert_bits = 3},
-         "--expert-mode mxfp4 and --expert-bits exclude each other"},
+         "`expert_mode` mxfp4 and `expert_bits` exclude each other"},
         {QWEN3_HF,
          {.expert_mode = CONVERT_MODE_MXFP4, .expert_group = 32},
-         "--expert-mode mxfp4 and --expert-group exclude each other"},
+         "`expert_mode` mxfp4 and `expert_group` exclude each other"},
         {TINY,
          {.expert_mode = CONVERT_MODE_MXFP4},
-         "experts, gate and up: 4 bits already; --expert-mode mxfp4 changes those of more bits alone"},
-        {TINY, {.mode = CONVERT_MODE_MXFP8}, "4 bits, fewer than --mode asks for (8)"},
+         "experts, gate and up: 4 bits already; `expert_mode` mxfp4 changes those of more bits alone"},
+        {TINY, {.mode = CONVERT_MODE_MXFP8}, "4 bits, fewer than `mode` asks for (8)"},
         {TINY, {.mode = CONVERT_MODE_AFFINE}, "is quantised already;"},
         {TINY,
          {.group = 32},
-         "is quantised already; --bits, --expert-bits, --mode, --expert-mode or --recipe"},
+         "is quantised already; `bits`, `expert_bits`, `mode`, `expert_mode` or `recipe`"},
         {TINY, {.rule = CONVERT_RULE_SEARCH}, "is quantised already"},
     };
     char *tmp = tmp_tree_new();
@@ -651,7 +651,7 @@ static void a_stopped_run_goes_on_with_its_own_settings_alone(void **state)
         assert_int_equal(run_to(dst, others[i], UINT64_MAX, 2, &r, &e), ERR_USAGE);
         assert_non_null(strstr(e.text,
                                "dst.partial holds an unfinished conversion of another source, or with "
-                               "another --spread or other formats"));
+                               "another `spread` or other formats"));
     }
     /* Another number of threads, too, gives the same bytes. */
     check_ok(run_to(dst, s, UINT64_MAX, 1, &r, &e), &e);

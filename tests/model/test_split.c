@@ -293,7 +293,7 @@ static void a_split_without_a_gpu_is_refused(void **state)
         struct moeflux_options o = options_of(QWEN, 1);
         o.device = devices[i];
         assert_int_equal(device_open_model(&m, &o, &e), ERR_USAGE);
-        assert_non_null(strstr(e.text, "--experts cpu and --n-cpu-moe need a GPU"));
+        assert_non_null(strstr(e.text, "`n_cpu_layers` needs a GPU"));
         assert_int_equal(device_make_plan(&o, &p, &e), ERR_USAGE);
     }
 }
@@ -308,7 +308,7 @@ static void too_little_memory_for_both_sides_is_refused(void **state)
     struct moeflux_options o = options_of(QWEN, 1);
     o.memory_bytes = (uint64_t)n.top_k * n.one_expert_bytes;
     assert_int_equal(device_open_model(&m, &o, &e), ERR_NO_FIT);
-    assert_non_null(strstr(e.text, "--memory is"));
+    assert_non_null(strstr(e.text, "`memory_bytes` is"));
 }
 
 int main(void)

@@ -214,7 +214,7 @@ static void a_device_begins_with_a_layer_that_has_an_indexer(void **state)
     sequence_close(&q);
     const struct moeflux_options o = options_of(&three);
     sequence_refused(device_open_staged(&q.m, &o, false, &e), &e, ERR_USAGE,
-                     "--device names 3 devices, the model has 2 groups of layers");
+                     "`device` names 3 devices, the model has 2 groups of layers");
 }
 
 static void streamed_experts_change_nothing(void **state)
@@ -740,15 +740,15 @@ static void what_cannot_be_shared_out_is_refused_at_once(void **state)
         {{.device = "cpu,nobody"}, ERR_USAGE, "nobody"},
         {{.device = "nobody,nobody"}, ERR_USAGE, "nobody"},
         {{.device = "cpu,all"}, ERR_USAGE, "all stands for every GPU"},
-        {{.device = "cpu,99"}, ERR_USAGE, "--device 99: no such device"},
+        {{.device = "cpu,99"}, ERR_USAGE, "`device` 99: no such device"},
         {{.device = "cpu,cpu,cpu,cpu,cpu,cpu,cpu"}, ERR_USAGE, "names 7 devices, the model has 6 layers"},
         {{.device = "c,c,c,c,c,c,c,c,c,c,c,c,c,c,c,c,c"}, ERR_USAGE, "more than 16 devices"},
         {{.device = "cpu,cpu", .n_tensor_split = 3}, ERR_USAGE, "has 3 shares, expected 2"},
         {{.device = "cpu", .n_tensor_split = 2}, ERR_USAGE, "has 2 shares, expected 1"},
         {{.device = "cpu,cpu", .tensor_split = {1, -1}, .n_tensor_split = 2}, ERR_USAGE, "share 2 is -1"},
         {{.device = "cpu,cpu", .n_gpu_memory = 3}, ERR_USAGE, "has 3 sizes, expected one, or 2"},
-        {{.device = "cpu,cpu", .n_cpu_layers = 2}, ERR_USAGE, "need a GPU for the rest of the model; CPU ("},
-        {{.device = "cpu,cpu", .memory_bytes = 1000}, ERR_NO_FIT, "--memory is 0.00 MiB, the experts"},
+        {{.device = "cpu,cpu", .n_cpu_layers = 2}, ERR_USAGE, "needs a GPU for the rest of the model; CPU ("},
+        {{.device = "cpu,cpu", .memory_bytes = 1000}, ERR_NO_FIT, "`memory_bytes` is 0.00 MiB, the experts"},
         {{.device = "reference,reference", .gpu_memory_each = {1 << 30, 1000}, .n_gpu_memory = 2},
          ERR_NO_FIT,
          "device 2 of 2"},

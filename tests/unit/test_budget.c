@@ -102,7 +102,7 @@ static void memory_bounds_the_slots_of_unified_memory(void **state)
     assert_int_equal(share(unified(GIB), request(TOP_K * MIB, 0, GIB)).slot_bytes, TOP_K * MIB);
     assert_int_equal(share(unified(GIB), request(GIB, 0, GIB)).slot_bytes, ALL);
     check_refused(unified(GIB), request(TOP_K * MIB - 1, 0, GIB),
-                  "--memory is 2.00 MiB, the experts of one token and layer need 2.00 MiB");
+                  "`memory_bytes` is 2.00 MiB, the experts of one token and layer need 2.00 MiB");
 }
 
 static void gpu_memory_bounds_weights_states_and_slots(void **state)
@@ -114,8 +114,8 @@ static void gpu_memory_bounds_weights_states_and_slots(void **state)
         assert_int_equal(share(both[i], request(0, FIXED + TOP_K * MIB, GIB)).slot_bytes, TOP_K * MIB);
         check_refused(both[i], request(0, FIXED + TOP_K * MIB - 1, GIB),
                       "needs at least 122.0 MiB (weights 100.0, states 20.0, experts of one token 2.0), "
-                      "--gpu-memory is 122.0 MiB");
-        check_refused(both[i], request(0, MIB, GIB), "--gpu-memory is 1.0 MiB");
+                      "`gpu_memory_bytes` is 122.0 MiB");
+        check_refused(both[i], request(0, MIB, GIB), "`gpu_memory_bytes` is 1.0 MiB");
     }
 }
 
@@ -190,7 +190,7 @@ static void memory_bounds_the_host_tier(void **state)
     assert_int_equal(b.slot_bytes, 20 * MIB);
     assert_int_equal(b.host_bytes, 5 * MIB);
     assert_int_equal(share(discrete(GIB), request(5 * MIB, FIXED + 20 * MIB, 3 * MIB)).host_bytes, 3 * MIB);
-    check_refused(discrete(GIB), request(MIB, FIXED + 20 * MIB, GIB), "--memory is 1.00 MiB");
+    check_refused(discrete(GIB), request(MIB, FIXED + 20 * MIB, GIB), "`memory_bytes` is 1.00 MiB");
 }
 
 /* --- checkpoints --- */
@@ -432,7 +432,7 @@ static void host_memory_is_shared_out_by_what_each_side_lacks(void **state)
     b = share(unified(GIB), split(1, 2 * TOP_K * MIB, 0, GIB));
     assert_int_equal(b.slot_bytes, TOP_K * MIB);
     assert_int_equal(b.cpu_slot_bytes, TOP_K * MIB);
-    check_refused(unified(GIB), split(1, 2 * TOP_K * MIB - 1, 0, GIB), "--memory is 4.00 MiB");
+    check_refused(unified(GIB), split(1, 2 * TOP_K * MIB - 1, 0, GIB), "`memory_bytes` is 4.00 MiB");
     check_refused(discrete(GIB), split(4, TOP_K * MIB, 0, GIB),
                   "the host's activations need 1.00 MiB and the experts of one token and layer 2.00 MiB");
 }

@@ -195,7 +195,7 @@ static void other_values_are_obeyed(void **state)
     assert_true(!is_by_token(&c, 0) && is_by_token(&c, 3) && config_routes_by_token(&c));
     struct moeflux_err e;
     assert_int_equal(config_set_active_experts(&c, 7, 0, &e), ERR_USAGE);
-    assert_non_null(strstr(e.text, "--active-experts 7, expected at most 6"));
+    assert_non_null(strstr(e.text, "`active_experts` 7, expected at most 6"));
     assert_int_equal(config_set_active_experts(&c, 5, 0, &e), 0);
     config_free(&c);
 }

@@ -141,7 +141,7 @@ static void pinned_experts_leave_room_for_every_round(void **state)
             assert_int_equal(test_hooks_make_plan(&o, &hooks, &p, &from_plan), ERR_NO_FIT);
             assert_int_equal(test_hooks_open(&m, &o, &hooks, &e), ERR_NO_FIT);
             assert_string_equal(e.text, from_plan.text);
-            assert_non_null(strstr(e.text, "--pin"));
+            assert_non_null(strstr(e.text, "`pin`"));
             continue;
         }
         check_ok(test_hooks_make_plan(&o, &hooks, &p, &e), &e);
@@ -340,7 +340,7 @@ static void a_cache_under_the_floor_is_refused_with_numbers(void **state)
     assert_non_null(strstr(e.text, "MiB"));
     const struct moeflux_options p = {.dir = ODD, .gpu_memory_bytes = 100000, .device = "reference"};
     assert_int_equal(device_open_model(&m, &p, &e), ERR_NO_FIT);
-    assert_non_null(strstr(e.text, "--gpu-memory"));
+    assert_non_null(strstr(e.text, "`gpu_memory_bytes`"));
 }
 
 /* The model is opened from a copy whose experts are cut after the open: no logits may come out. The dense

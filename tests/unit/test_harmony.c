@@ -111,7 +111,7 @@ static void the_model_always_thinks(void **state)
     chats_open(&c, t, NULL, CHAT_THINKING_ON);
     chat_free(&c);
     struct moeflux_err e = chats_refused(t, NULL, CHAT_THINKING_OFF);
-    assert_string_equal(e.text, "chat template: the model's always thinks (leave --no-think out)");
+    assert_string_equal(e.text, "chat template: the model's always thinks (leave `thinking off` out)");
     tokenizer_free(t);
 }
 

@@ -9,12 +9,12 @@
 
 #include "base/format.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "check.h"
 #include "model/config.h"
 #include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/manifest.h"
-#include "model/names.h"
 #include "model/schema.h"
 
 /* The shapes in the configurations of DeepSeek-V3 and Cogito-V2, which use the old style of RoPE. */
@@ -60,7 +60,7 @@ static struct sum sum_of(const struct config *c)
     for (size_t i = 0; i < schema.n; i++) {
         const struct schema_item *it = &schema.items[i];
         uint64_t n = (uint64_t)it->rows * it->cols;
-        if (!it->rows || names_ends_with(it->name, ".mlp.gate")) {
+        if (!it->rows || str_ends_with(it->name, ".mlp.gate")) {
             add(&s, (it->rows ? n : it->cols) * 2);
         } else {
             add(&s, n / 2);

@@ -5,6 +5,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "generate/sequences.h"
 #include "moeflux.h"
@@ -62,6 +63,29 @@ static const int32_t *prompt(int32_t topic, int32_t question)
     return ids;
 }
 
+static struct sequences_prompt wanted(const int32_t *ids, uint32_t n_shared)
+{
+    return (struct sequences_prompt){.ids = ids, .n = N, .n_shared = n_shared};
+}
+
+static int take(struct sequences *q, const int32_t *ids, uint32_t n_shared, struct moeflux_session **s,
+                struct moeflux_err *e)
+{
+    const struct sequences_prompt p = wanted(ids, n_shared);
+    return sequences_take(q, &p, s, e);
+}
+
+static uint32_t usable(struct sequences *q, const int32_t *ids)
+{
+    const struct sequences_prompt p = wanted(ids, N);
+    return sequences_usable(q, &p);
+}
+
+static void put(struct sequences *q, struct moeflux_session *s, uint32_t n_prompt)
+{
+    sequences_put(q, s, &(struct prefix_evaluated){.n = n_prompt});
+}
+
 /* Evaluates it in a sequence and says how many tokens were there. The checkpoint is where the questions
  * begin. */
 static uint32_t ask(struct sequences *q, int32_t topic, int32_t question)
@@ -70,7 +94,7 @@ static uint32_t ask(struct sequences *q, int32_t topic, int32_t question)
     struct moeflux_session *s;
     const int32_t *ids = prompt(topic, question);
     uint32_t n_reused, half = N / 2;
-    check_ok(sequences_take(q, ids, N, N, &s, &e), &e);
+    check_ok(take(q, ids, N, &s, &e), &e);
     check_ok(moeflux_session_reuse(s, ids, N, &n_reused, &e), &e);
     if (n_reused < half) {
         check_ok(moeflux_session_eval(s, ids + n_reused, half - n_reused, &none, &e), &e);
@@ -78,7 +102,7 @@ static uint32_t ask(struct sequences *q, int32_t topic, int32_t question)
     }
     uint32_t pos = moeflux_session_position(s);
     check_ok(moeflux_session_eval(s, ids + pos, N - pos, &none, &e), &e);
-    sequences_put(q, s, N);
+    put(q, s, N);
     return n_reused;
 }
 
@@ -114,14 +138,14 @@ static void one_that_is_in_use_is_not_taken(void **state)
     struct sequences *q = new_sequences(2, 0, NULL);
     struct moeflux_session *a, *b, *c;
     ask(q, 1, 1);
-    check_ok(sequences_take(q, prompt(1, 2), N, N, &a, &e), &e);
-    check_ok(sequences_take(q, prompt(1, 2), N, N, &b, &e), &e);
+    check_ok(take(q, prompt(1, 2), N, &a, &e), &e);
+    check_ok(take(q, prompt(1, 2), N, &b, &e), &e);
     assert_ptr_not_equal(a, b);
-    assert_int_equal(sequences_take(q, prompt(1, 2), N, N, &c, &e), ERR_USAGE);
+    assert_int_equal(take(q, prompt(1, 2), N, &c, &e), ERR_USAGE);
     assert_false(sequences_shrink(q));
-    sequences_put(q, a, N);
+    put(q, a, N);
     assert_true(sequences_shrink(q));
-    sequences_put(q, b, N);
+    put(q, b, N);
     sequences_free(q);
 }
 
@@ -137,15 +161,41 @@ static void with_chunks_only_those_of_a_prompt_are_reused(void **state)
     check_ok(sequences_new(&q, model, &o, &e), &e);
     assert_null(sequences_latest(q));
     ask(q, 1, 1);
-    assert_int_equal(sequences_usable(q, prompt(1, 2), N), N / 2 / CHUNK * CHUNK);
+    assert_int_equal(usable(q, prompt(1, 2)), N / 2 / CHUNK * CHUNK);
     assert_ptr_not_equal(sequences_latest(q), NULL);
-    check_ok(sequences_take(q, prompt(1, 2), N, 0, &s, &e), &e);
-    assert_int_equal(sequences_held(q, s), N);
-    sequences_put(q, s, CHUNK + 1);
-    assert_true(sequences_usable(q, prompt(1, 2), N) <= CHUNK);
-    check_ok(sequences_take(q, prompt(1, 2), N, 0, &s, &e), &e);
+    check_ok(take(q, prompt(1, 2), 0, &s, &e), &e);
+    assert_int_equal(sequences_held(q, s).n, N);
+    put(q, s, CHUNK + 1);
+    assert_true(usable(q, prompt(1, 2)) <= CHUNK);
+    check_ok(take(q, prompt(1, 2), 0, &s, &e), &e);
     sequences_drop(q, s);
     assert_int_equal(sequences_count(q).n, 0);
+    sequences_free(q);
+}
+
+/* A prompt that begins as a longer conversation, but is another one, takes nothing from it. */
+static void another_conversation_keeps_what_it_has(void **state)
+{
+    (void)state;
+    enum { SHARED = N / 4 };
+    struct moeflux_err e = {0};
+    struct sequences *q = new_sequences(2, 0, NULL);
+    struct moeflux_session *a, *b;
+    const int32_t *ids = prompt(1, 1);
+    check_ok(take(q, ids, SHARED, &a, &e), &e);
+    check_ok(moeflux_session_eval(a, ids, SHARED, &none, &e), &e);
+    check_ok(moeflux_session_checkpoint(a, &e), &e);
+    check_ok(moeflux_session_eval(a, ids + SHARED, N - SHARED, &none, &e), &e);
+    put(q, a, N);
+    int32_t other[N];
+    memcpy(other, ids, sizeof other);
+    other[SHARED] = (other[SHARED] + 1) % SMALL_VOCAB;
+    check_ok(take(q, other, SHARED, &b, &e), &e);
+    assert_ptr_not_equal(a, b);
+    assert_int_equal(moeflux_session_position(a), N);
+    assert_int_equal(moeflux_session_position(b), SHARED);
+    assert_memory_equal(moeflux_session_history(b), ids, SHARED * sizeof *ids);
+    put(q, b, SHARED);
     sequences_free(q);
 }
 
@@ -197,9 +247,9 @@ static void a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones(void **st
     assert_int_equal(tmp_tree_count(files), 1);
     q = new_sequences(1, 0, files);
     assert_int_equal(ask(q, 1, 1), N / 2);
-    check_ok(sequences_take(q, prompt(1, 1), N, N, &s, &e), &e);
+    check_ok(take(q, prompt(1, 1), N, &s, &e), &e);
     check_ok(moeflux_session_eval(s, prompt(2, 2), N, &none, &e), &e);
-    sequences_put(q, s, N);
+    put(q, s, N);
     sequences_free(q);
     assert_int_equal(tmp_tree_count(files), 1);
     const struct sequences_options o = {
@@ -287,6 +337,7 @@ int main(void)
         cmocka_unit_test(the_least_recently_used_one_leaves),
         cmocka_unit_test(one_that_is_in_use_is_not_taken),
         cmocka_unit_test(with_chunks_only_those_of_a_prompt_are_reused),
+        cmocka_unit_test(another_conversation_keeps_what_it_has),
         cmocka_unit_test(idle_ones_keep_to_their_bytes),
         cmocka_unit_test(those_that_leave_memory_are_found_in_files_by_a_later_program_too),
         cmocka_unit_test(a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones),

@@ -58,6 +58,28 @@ static void jobs_are_taken_in_order_and_the_queue_has_an_end(void **state)
     jobs_free(&q);
 }
 
+static void jobs_with_a_lower_number_are_taken_first(void **state)
+{
+    (void)state;
+    static const int32_t priorities[] = {1, 0, 1, -5, 0, 2}, order[] = {3, 1, 4, 0, 2, 5};
+    struct moeflux_err e = {0};
+    struct jobs q = new_queue(8);
+    struct job *j[6];
+    struct choice choice = {0};
+    for (int i = 0; i < 6; i++) {
+        j[i] = new_job(&choice);
+        j[i]->priority = priorities[i];
+        check_ok(jobs_add(&q, &j[i], 1, &e), &e);
+    }
+    for (int i = 0; i < 6; i++) {
+        assert_ptr_equal(jobs_take(&q, 0), j[order[i]]);
+        jobs_finish(&q, j[order[i]]);
+    }
+    for (int i = 0; i < 6; i++)
+        jobs_release(&q, j[i]);
+    jobs_free(&q);
+}
+
 static void a_released_job_waits_no_more(void **state)
 {
     (void)state;
@@ -356,6 +378,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_are_taken_in_order_and_the_queue_has_an_end),
+        cmocka_unit_test(jobs_with_a_lower_number_are_taken_first),
         cmocka_unit_test(a_released_job_waits_no_more),
         cmocka_unit_test(a_job_goes_home_where_not_much_more_is_in_flight),
         cmocka_unit_test(a_job_without_memory_waits_until_fewer_run),

@@ -253,9 +253,9 @@ static void lists_of_directories_that_cannot_be_are_refused(void **state)
     struct fixture f;
     char list[4096];
     begin(&f, QWEN3_MLX);
-    expect_refused(&f, "", ERR_USAGE, "--spread: an empty path");
+    expect_refused(&f, "", ERR_USAGE, "`spread`: an empty path");
     snprintf(list, sizeof list, "%s,", f.parts[1]);
-    expect_refused(&f, list, ERR_USAGE, "--spread: an empty path");
+    expect_refused(&f, list, ERR_USAGE, "`spread`: an empty path");
     snprintf(list, sizeof list, "%s,%s", f.parts[1], f.parts[1]);
     expect_refused(&f, list, ERR_USAGE, "p1 is named twice");
     snprintf(list, sizeof list, "%s/../%s//", f.tmp, strrchr(f.dst, '/') - strlen(strrchr(f.tmp, '/')) + 1);
@@ -266,7 +266,7 @@ static void lists_of_directories_that_cannot_be_are_refused(void **state)
     list[0] = '\0';
     for (int i = 0; i < 8; i++)
         snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s%d", i ? "," : "", f.parts[1], i);
-    expect_refused(&f, list, ERR_USAGE, "--spread: more than 7 directories");
+    expect_refused(&f, list, ERR_USAGE, "`spread`: more than 7 directories");
     end(&f);
 }
 
@@ -426,7 +426,7 @@ static void an_unfinished_run_with_other_directories_is_not_mixed_in(void **stat
         struct convert_options o = {.src = TINY, .dst = f.dst, .spread = lists[i]};
         assert_int_equal(convert_run(&o, &r, &e), ERR_USAGE);
         assert_non_null(strstr(e.text, "main.partial holds an unfinished conversion of another source, or "
-                                       "with another --spread"));
+                                       "with another `spread`"));
     }
     check_ok(run(&f, TINY, false, silent, &r, &e), &e);
     end(&f);

@@ -30,6 +30,7 @@
 #include "generate/queue.h"
 #include "generate/request.h"
 #include "generate/tools.h"
+#include "generate/turn_stops.h"
 #include "generate/workers.h"
 #include "moeflux.h"
 
@@ -127,6 +128,12 @@ static int remember(struct batch *b, const struct batch_item *r, struct moeflux_
     return 0;
 }
 
+static bool has_prompt_of(const struct choice *c, const struct choice *other)
+{
+    const struct token_list *a = &c->request.tokens, *b = &other->request.tokens;
+    return a->n == b->n && prefix_common(a->ids, a->n, b->ids, b->n) == a->n;
+}
+
 static void tell_skipped_tool(const struct batch *b, const struct request *r)
 {
     char text[160];
@@ -135,6 +142,17 @@ static void tell_skipped_tool(const struct batch *b, const struct request *r)
     snprintf(text, sizeof text, "line %" PRIu64 ": tools of type \"%.40s\" are left out", b->lines.n,
              r->skipped_tool);
     exit_tell(b->options->log_level, EXIT_WARN, text);
+}
+
+/* Finds where the item's prompts are cut. Choices of one prompt are consecutive. */
+static void find_cuts(struct batch *b, struct queue_item *item, struct choice *choices, uint32_t n)
+{
+    for (uint32_t i = 0; b->queue.chunk && i < n; i++)
+        if (i > 0 && has_prompt_of(&choices[i], &choices[i - 1]))
+            choices[i].cuts = choices[i - 1].cuts;
+        else
+            turn_cuts_find(&choices[i].request, &b->generator, &choices[i].cuts);
+    item->cuts = choices->cuts;
 }
 
 /* Adds a line to the queue. text NULL: it was too long. */
@@ -163,7 +181,9 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
         rc = batch_item_encode(r, &b->generator, e);
     if (rc)
         return refuse_item(item, rc, e);
-    item->tokens = &batch_item_choices(r, &n)->request.tokens;
+    struct choice *choices = batch_item_choices(r, &n);
+    item->tokens = &choices->request.tokens;
+    find_cuts(b, item, choices, n);
     return 0;
 }
 
@@ -205,13 +225,10 @@ static void choose_stops(const struct batch *b, const struct queue_item *item, s
                          uint32_t n)
 {
     const struct moeflux_session *s = b->n_workers == 1 ? workers_latest(b->workers) : NULL;
-    const struct token_list *last = NULL;
-    for (uint32_t i = 0; i < n; i++) {
-        const struct token_list *t = &choices[i].request.tokens;
-        bool same = last && last->n == t->n && prefix_common(last->ids, last->n, t->ids, t->n) == t->n;
-        choices[i].stops = same ? choices[i - 1].stops : queue_stops(&b->queue, item, t, s);
-        last = t;
-    }
+    for (uint32_t i = 0; i < n; i++)
+        choices[i].stops = i > 0 && has_prompt_of(&choices[i], &choices[i - 1])
+                               ? choices[i - 1].stops
+                               : queue_stops(&b->queue, item, &choices[i].request.tokens, s);
 }
 
 static int begin_item(struct batch *b, struct queue_item *item, struct moeflux_err *e)

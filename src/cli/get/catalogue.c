@@ -11,14 +11,17 @@
 #include "hub/retry.h"
 #include "hub/selection.h"
 
-/* Explains a status of the list. The server says 401 for a repository that does not exist, too. */
-static int refuse(const struct download_options *d, const char *revision, const struct remote_reply *reply,
-                  struct moeflux_err *e)
+/* Explains a status of the list. endpoint: for messages. The server says 401 for a repository that does not
+ * exist, too. */
+static int refuse(const struct download_options *d, const char *endpoint, const char *revision,
+                  const struct remote_reply *reply, struct moeflux_err *e)
 {
-    const char *code = reply->error_code, *endpoint = d->host.endpoint;
+    const char *code = reply->error_code;
     char why[300];
     bool has_token = d->host.token != NULL;
     retry_explain(reply, why, sizeof why);
+    if (reply->moved)
+        return err_set(e, ERR_IO, "%s: %s, which %s redirects to: %s", d->name, reply->origin, endpoint, why);
     if (strcmp(code, "GatedRepo") == 0 || (reply->status == 403 && !code[0]))
         return err_set(e, ERR_IO, "%s: its licence has to be accepted at %s/%s, and HF_TOKEN set%s (%s)",
                        d->name, endpoint, d->name, has_token ? " to a token of that account" : "", why);
@@ -33,25 +36,28 @@ static int refuse(const struct download_options *d, const char *revision, const 
 int catalogue_read(const struct download_options *d, const char *revision, struct listing *l,
                    struct moeflux_err *e)
 {
-    struct str path = {0}, text = {0};
+    struct str path = {0}, text = {0}, endpoint = {0};
     struct remote_reply reply;
     str_add_text(&path, "/api/models/");
     remote_add_escaped(&path, d->name, true);
     str_add_text(&path, "/revision/");
     remote_add_escaped(&path, revision, false);
     str_add_text(&path, "?blobs=true");
-    if (!str_ok(&path)) {
+    remote_add_shown(&endpoint, d->host.endpoint);
+    if (!str_ok(&path) || !str_ok(&endpoint)) {
         str_free(&path);
+        str_free(&endpoint);
         return err_set(e, ERR_MEMORY, "out of memory for a URL");
     }
     int rc = download_text(d, str_text(&path), &text, &reply, e);
     if (rc == 0 && reply.status != 200)
-        rc = refuse(d, revision, &reply, e);
+        rc = refuse(d, str_text(&endpoint), revision, &reply, e);
     if (rc == 0)
         rc = listing_read(l, str_text(&text), text.len, d->name, e);
     remote_reply_free(&reply);
     str_free(&path);
     str_free(&text);
+    str_free(&endpoint);
     return rc;
 }
 

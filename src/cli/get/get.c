@@ -27,6 +27,7 @@
 #include "hub/listing.h"
 #include "hub/repository.h"
 #include "hub/selection.h"
+#include "model/gguf/config.h"
 #include "moeflux.h"
 
 /* A run of the verb. */
@@ -174,16 +175,37 @@ static int inspect(const struct get *g, const char *config, struct moeflux_err *
     return rc;
 }
 
-/* Fetches config.json and shows what the model needs. A model that this program does not run is refused,
- * unless the user has named the files. */
-static int check_model(struct get *g, struct moeflux_err *e)
+/* Checks files without a config.json by what the server says about them. */
+static int check_files(const struct get *g, struct moeflux_err *e)
 {
-    const struct listing_file *config = listing_find(&g->listing, "config.json");
+    const char *architecture = g->listing.architecture;
+    bool has_gguf = false, has_safetensors = false;
+    for (uint32_t i = 0; i < g->n_files; i++) {
+        has_gguf |= str_ends_with(g->files[i]->name, ".gguf");
+        has_safetensors |= str_ends_with(g->files[i]->name, ".safetensors");
+    }
+    if (has_safetensors && !g->o->include.n)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: safetensors without a config.json (--include GLOB fetches files as they are)",
+                       g->o->repository);
+    if (has_gguf && architecture[0] && !gguf_config_knows(architecture))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: the architecture of its GGUF files is %s, which moeflux does not run; llama.cpp "
+                       "may run it",
+                       g->o->repository, architecture);
+    if (has_gguf && !architecture[0])
+        exit_tell(g->o->log_level, EXIT_WARN,
+                  "the server does not name the architecture of the GGUF files: whether moeflux runs them is "
+                  "checked when they are opened");
+    return 0;
+}
+
+/* Fetches config.json and shows what the model needs. */
+static int check_config(struct get *g, const struct listing_file *config, struct moeflux_err *e)
+{
     struct moeflux_needs needs;
     struct moeflux_options engine = {0};
     uint64_t ignored;
-    if (!config || !config->wanted)
-        return 0;
     struct download_options first = g->download;
     first.files = &config;
     first.n_files = 1;
@@ -199,12 +221,19 @@ static int check_model(struct get *g, struct moeflux_err *e)
     rc = moeflux_get_needs_with(&engine, &needs, e);
     if (rc == 0 && is_told(g))
         rc = inspect(g, path, e);
-    if (rc && g->o->include.n) {
-        exit_tell(g->o->log_level, EXIT_WARN, e->text);
-        rc = 0;
-    }
     free(path);
     return rc;
+}
+
+/* A model that this program does not run is refused, unless the user has named the files. */
+static int check_model(struct get *g, struct moeflux_err *e)
+{
+    const struct listing_file *config = listing_find(&g->listing, "config.json");
+    int rc = config && config->wanted ? check_config(g, config, e) : check_files(g, e);
+    bool is_named = g->o->include.n && rc && rc != ERR_IO && rc != ERR_MEMORY && rc != ERR_INTERRUPTED;
+    if (is_named)
+        exit_tell(g->o->log_level, EXIT_WARN, e->text);
+    return is_named ? 0 : rc;
 }
 
 static int check_room(const struct get *g, struct moeflux_err *e)
@@ -226,7 +255,7 @@ static int check_room(const struct get *g, struct moeflux_err *e)
 
 static int fetch(struct get *g, struct moeflux_err *e)
 {
-    char here[32], all[32], speed[32];
+    char here[32], all[32], speed[32], text[160];
     uint64_t start = clock_ns(), done;
     g->download.files = g->files;
     g->download.n_files = g->n_files;
@@ -235,8 +264,11 @@ static int fetch(struct get *g, struct moeflux_err *e)
     number_show_bytes(here, sizeof here, (double)done);
     number_show_bytes(all, sizeof all, (double)g->bytes);
     bar_end(&g->bar);
-    if (rc == ERR_INTERRUPTED)
-        say("moeflux: interrupted; %s of %s are in the cache, and the same command goes on\n", here, all);
+    if (rc == ERR_INTERRUPTED) {
+        snprintf(text, sizeof text, "interrupted; %s of %s are in the cache, and the same command goes on",
+                 here, all);
+        exit_tell(g->o->log_level, EXIT_WARN, text);
+    }
     if (rc == ERR_IO) {
         struct moeflux_err first = *e;
         return err_set(e, rc, "%s (%s of %s are in the cache; the same command goes on)", first.text, here,

@@ -7,7 +7,9 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "cli/hub.h"
+#include "hub/remote.h"
 
 #define MAX_TOKEN_FILE ((uint64_t)64 << 10)
 
@@ -29,9 +31,14 @@ static int read_endpoint(struct settings *s, struct moeflux_err *e)
         return ERR_MEMORY;
     for (size_t n = strlen(s->endpoint); n > 0 && s->endpoint[n - 1] == '/';)
         s->endpoint[--n] = '\0';
-    bool ok = strncasecmp(s->endpoint, "http://", 7) == 0 || strncasecmp(s->endpoint, "https://", 8) == 0;
-    return ok ? 0
-              : err_set(e, ERR_USAGE, "HF_ENDPOINT: expected a URL of http or https, found \"%s\"", value);
+    if (strncasecmp(s->endpoint, "http://", 7) == 0 || strncasecmp(s->endpoint, "https://", 8) == 0)
+        return 0;
+    struct str shown = {0};
+    remote_add_shown(&shown, s->endpoint);
+    int rc =
+        err_set(e, ERR_USAGE, "HF_ENDPOINT: expected a URL of http or https, found \"%s\"", str_text(&shown));
+    str_free(&shown);
+    return rc;
 }
 
 /* --- the token --- */

@@ -37,7 +37,8 @@ int get_flags_check(const struct options *o, struct moeflux_err *e)
     if (!hub_is_name(o->repository))
         return err_set(e, ERR_USAGE, "get: expected a repository's name, ORG/NAME, found \"%s\"",
                        o->repository);
-    if (o->revision && !listing_is_safe(o->revision))
+    /* Names of git do not begin with "-": a flag has taken another's place. */
+    if (o->revision && (!listing_is_safe(o->revision) || o->revision[0] == '-'))
         return err_set(e, ERR_USAGE, "--revision: expected a branch, a tag or a commit, found \"%s\"",
                        o->revision);
     return 0;

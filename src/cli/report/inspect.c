@@ -1,3 +1,4 @@
+#include "cli/exit.h"
 #include "cli/report/inspect.h"
 
 #include <inttypes.h>
@@ -232,6 +233,7 @@ static int inspect_model(struct inspection *f, const struct options *o, struct m
         return n_parts;
     f->n_parts = (uint32_t)n_parts;
     rc = moeflux_make_plan(&engine, &f->plan, &f->no_plan);
+    exit_name_flags(&f->no_plan);
     if (rc == ERR_USAGE) {
         *e = f->no_plan;
         return rc;

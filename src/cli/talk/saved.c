@@ -18,6 +18,7 @@
 #include "base/json.h"
 #include "base/mem.h"
 #include "base/side_file.h"
+#include "base/str.h"
 #include "cli/output.h"
 #include "cli/place.h"
 #include "text/printable.h"
@@ -370,7 +371,7 @@ static int find_entries(struct entries *all, struct moeflux_err *e)
     while (!rc && d && (found = readdir(d))) {
         size_t n = strlen(found->d_name);
         struct stat st;
-        if (n <= 5 || n - 5 > MAX_NAME || strcmp(found->d_name + n - 5, ".json") != 0 ||
+        if (n <= 5 || n - 5 > MAX_NAME || !str_ends_with(found->d_name, ".json") ||
             fstatat(dirfd(d), found->d_name, &st, 0) < 0)
             continue;
         rc = mem_grow((void **)&all->items, &all->cap, all->n + 1, sizeof *all->items, e);

@@ -522,8 +522,10 @@ static int load_state(struct talk *t, struct moeflux_err *e)
         return 0;
     if (rc == ERR_DEVICE)
         return err_set(e, ERR_DEVICE, "%s", why.text);
-    say("moeflux: %s; the conversation is computed again with the next question\n",
-        rc == ERR_INTERRUPTED ? "interrupted" : why.text);
+    char text[sizeof why.text + 80];
+    snprintf(text, sizeof text, "%s; the conversation is computed again with the next question",
+             rc == ERR_INTERRUPTED ? "interrupted" : why.text);
+    exit_warn(text);
     signals_clear();
     return 0;
 }

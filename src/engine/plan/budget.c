@@ -63,9 +63,10 @@ static int check_device(const struct budget_request *w, uint64_t device, uint64_
     return err_set(
         e, ERR_NO_FIT,
         "the model needs at least %.1f MiB (weights %.1f, states %.1f, experts of one token %.1f), "
-        "%s %.1f MiB; smaller -c and --chunk need less",
+        "%s %.1f MiB; smaller `context` and `chunk` need less",
         mib(plus(fixed, least)), mib(w->weights_bytes), mib(w->scratch_bytes), mib(least),
-        w->gpu_memory_bytes && device == w->gpu_memory_bytes ? "--gpu-memory is" : "free are", mib(device));
+        w->gpu_memory_bytes && device == w->gpu_memory_bytes ? "`gpu_memory_bytes` is" : "free are",
+        mib(device));
 }
 
 /* Divides `room` between checkpoints and experts. Returns the number of checkpoints. need: bytes of all
@@ -127,8 +128,8 @@ static int share_apart(const struct model_dir *m, const struct budget_request *w
             e, ERR_NO_FIT,
             "%s %.2f MiB, the host's activations need %.2f MiB and the experts of one token and layer "
             "%.2f MiB",
-            w->memory_bytes ? "--memory leaves" : "free host memory is", mib(most), mib(w->cpu_scratch_bytes),
-            mib(least));
+            w->memory_bytes ? "`memory_bytes` leaves" : "free host memory is", mib(most),
+            mib(w->cpu_scratch_bytes), mib(least));
     return share_host(w, minus(most, w->cpu_scratch_bytes), tier, cpu, &out->host_bytes, &out->cpu_slot_bytes,
                       out, e);
 }
@@ -158,7 +159,7 @@ int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
     if (caps->is_unified)
         least = size_max(least, plus(gpu.least, cpu.least));
     if (w->memory_bytes && w->memory_bytes < least)
-        return refuse("--memory is", w->memory_bytes, least, e);
+        return refuse("`memory_bytes` is", w->memory_bytes, least, e);
     /* A software device reports a heap of a fixed size but allocates host memory. */
     out->device_bytes =
         limit_of(w->gpu_memory_bytes, caps->is_software ? w->host_free_bytes : caps->free_bytes);

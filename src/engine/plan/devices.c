@@ -15,15 +15,15 @@ enum { MAX_LISTED = 64 };
 static int add(struct devices *d, const char *name, size_t len, struct moeflux_err *e)
 {
     if (d->n == MOEFLUX_MAX_DEVICES)
-        return err_set(e, ERR_USAGE, "--device names more than %d devices", MOEFLUX_MAX_DEVICES);
+        return err_set(e, ERR_USAGE, "`device` names more than %d devices", MOEFLUX_MAX_DEVICES);
     if (len == 0)
-        return err_set(e, ERR_USAGE, "--device: device %u has no name, expected names between commas",
+        return err_set(e, ERR_USAGE, "`device`: device %u has no name, expected names between commas",
                        d->n + 1);
     if (len == 3 && memcmp(name, "all", len) == 0)
         return err_set(e, ERR_USAGE,
-                       "--device: all stands for every GPU, no other device can be named with it");
+                       "`device`: all stands for every GPU, no other device can be named with it");
     if (len >= sizeof d->names[0])
-        return err_set(e, ERR_USAGE, "--device: a name of %zu bytes, expected less than %zu", len,
+        return err_set(e, ERR_USAGE, "`device`: a name of %zu bytes, expected less than %zu", len,
                        sizeof d->names[0]);
     memcpy(d->names[d->n], name, len);
     d->names[d->n++][len] = '\0';
@@ -51,7 +51,7 @@ static int add_listed(struct devices *d, const char *option, bool is_all, struct
     }
     free(list);
     if (rc == 0 && is_all && d->n == 0)
-        return err_set(e, ERR_DEVICE, "--device all: there is no GPU");
+        return err_set(e, ERR_DEVICE, "`device` all: there is no GPU");
     return rc;
 }
 
@@ -144,17 +144,18 @@ int devices_check_shares(const struct moeflux_options *o, uint32_t n, uint32_t n
                          struct moeflux_err *e)
 {
     if (o->n_tensor_split && o->n_tensor_split != n)
-        return err_set(e, ERR_USAGE, "--tensor-split has %u share%s, expected %u: one for each device",
+        return err_set(e, ERR_USAGE, "`tensor_split` has %u share%s, expected %u: one for each device",
                        o->n_tensor_split, o->n_tensor_split == 1 ? "" : "s", n);
     if (o->n_gpu_memory && o->n_gpu_memory != n)
-        return err_set(e, ERR_USAGE, "--gpu-memory has %u sizes, expected one, or %u: one for each device",
+        return err_set(e, ERR_USAGE,
+                       "`gpu_memory_each` has %u sizes, expected one, or %u: one for each device",
                        o->n_gpu_memory, n);
     if (n > n_layers)
-        return err_set(e, ERR_USAGE, "--device names %u devices, the model has %u layers to share out", n,
+        return err_set(e, ERR_USAGE, "`device` names %u devices, the model has %u layers to share out", n,
                        n_layers);
     for (uint32_t i = 0; i < o->n_tensor_split; i++)
         if (!(o->tensor_split[i] > 0) || !isfinite(o->tensor_split[i]))
-            return err_set(e, ERR_USAGE, "--tensor-split: share %u is %g, expected a number above 0", i + 1,
+            return err_set(e, ERR_USAGE, "`tensor_split`: share %u is %g, expected a number above 0", i + 1,
                            (double)o->tensor_split[i]);
     return 0;
 }
@@ -189,7 +190,7 @@ int devices_share_layers(const struct moeflux_options *o, const struct exec_caps
         return rc;
     if (n > n_beginnings(c, 0))
         return err_set(e, ERR_USAGE,
-                       "--device names %u devices, the model has %u groups of layers that share an indexer, "
+                       "`device` names %u devices, the model has %u groups of layers that share an indexer, "
                        "expected at most one device for each",
                        n, n_beginnings(c, 0));
     for (uint32_t i = 0; i < n; i++)

@@ -11,6 +11,7 @@
 #include "base/mem.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "base/str.h"
 #include "engine/plan/host_memory.h"
 #include "engine/run/ngram_rows.h"
 #include "engine/state/stores.h"
@@ -47,7 +48,7 @@ int load_plan_choose_chunk(uint32_t *out, uint32_t requested, const struct exec_
 {
     uint32_t most = caps->is_software && !caps->is_native ? CHUNK_SOFTWARE_MAX : CHUNK_GPU_MAX;
     if (requested > most)
-        return err_set(e, ERR_USAGE, "--chunk %u, expected at most %u on %s", requested, most, caps->name);
+        return err_set(e, ERR_USAGE, "`chunk` %u, expected at most %u on %s", requested, most, caps->name);
     bool is_large = !caps->is_software && caps->total_bytes >= LARGE_GPU;
     *out = requested           ? requested
            : caps->is_native   ? CHUNK_CPU
@@ -92,7 +93,7 @@ static int set_prompt_type(struct exec *x, enum moeflux_prompt_type requested, s
         exec_keep_f32(x);
     if (requested == MOEFLUX_PROMPT_TYPE_F16 && !caps.prompt_is_f16)
         return err_set(e, ERR_UNSUPPORTED,
-                       "--prompt-type f16: %s has no cooperative matrices of float16, expected auto or f32",
+                       "`prompt_type` f16: %s has no cooperative matrices of float16, expected auto or f32",
                        caps.name);
     return 0;
 }
@@ -117,10 +118,10 @@ int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
     if (rc == 0)
         rc = check_choice("kv_type", (int)o->kv_type, MOEFLUX_KV_TYPE_Q8_0, e);
     if (rc == 0 && o->n_parallel > MOEFLUX_MAX_PARALLEL)
-        rc = err_set(e, ERR_USAGE, "n_parallel is %u, expected at most %d", o->n_parallel,
+        rc = err_set(e, ERR_USAGE, "`n_parallel` is %u, expected at most %d", o->n_parallel,
                      MOEFLUX_MAX_PARALLEL);
     if (rc == 0 && !(o->prefer_resident >= 0 && isfinite(o->prefer_resident)))
-        rc = err_set(e, ERR_USAGE, "--prefer-resident %g, expected 0 or more", (double)o->prefer_resident);
+        rc = err_set(e, ERR_USAGE, "`prefer_resident` %g, expected 0 or more", (double)o->prefer_resident);
     return rc;
 }
 
@@ -138,7 +139,7 @@ enum reader_mode load_plan_reader_mode(const struct moeflux_options *o)
 static int check_device(struct exec_caps caps, const struct moeflux_options *o, struct moeflux_err *e)
 {
     if (!caps.is_native && !o->n_cpu_layers && o->cpu_isa)
-        return err_set(e, ERR_USAGE, "--cpu-isa %s goes with --device cpu; the device is %s", o->cpu_isa,
+        return err_set(e, ERR_USAGE, "`cpu_isa` %s goes with `device` cpu; the device is %s", o->cpu_isa,
                        caps.name);
     return 0;
 }
@@ -162,8 +163,7 @@ int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, s
 int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)
 {
     /* model_dir_open has the message for a file that is no configuration. */
-    size_t n = strlen(o->dir);
-    bool is_config = n > 5 && strcmp(o->dir + n - 5, ".json") == 0 && file_is_regular(o->dir);
+    bool is_config = str_ends_with(o->dir, ".json") && file_is_regular(o->dir);
     int rc = is_config ? sketch_open(m, o->dir, e) : model_dir_open(m, o->dir, e);
     return set_experts(m, o, rc, e);
 }

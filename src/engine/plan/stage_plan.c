@@ -67,9 +67,10 @@ static int share_memory(struct load_share *shares, const struct demand *of, uint
         sum.experts_most += of[i].experts_most;
     }
     if (memory && memory < sum.experts_least)
-        return err_set(e, ERR_NO_FIT,
-                       "--memory is %.2f MiB, the experts of one token and layer on %u devices need %.2f MiB",
-                       (double)memory / 1048576.0, n, (double)sum.experts_least / 1048576.0);
+        return err_set(
+            e, ERR_NO_FIT,
+            "`memory_bytes` is %.2f MiB, the experts of one token and layer on %u devices need %.2f MiB",
+            (double)memory / 1048576.0, n, (double)sum.experts_least / 1048576.0);
     for (uint32_t i = 0; i < n; i++) {
         if (free_bytes != UINT64_MAX)
             shares[i].host_free_bytes = part_of(free_bytes, with_margin(of[i].least), with_margin(of[i].most),
@@ -185,11 +186,10 @@ static int check_cpu_layers(const struct moeflux_options *o, const struct exec_c
         has_gpu = has_gpu || !caps[i].is_host;
     if (!o->n_cpu_layers || has_gpu)
         return 0;
-    return err_set(
-        e, ERR_USAGE,
-        "--experts cpu and --n-cpu-moe need a GPU for the rest of the model; %s computes everything: "
-        "leave them out, or name a GPU with --device",
-        caps->name);
+    return err_set(e, ERR_USAGE,
+                   "`n_cpu_layers` needs a GPU for the rest of the model; %s computes everything: "
+                   "leave it out, or name a GPU with `device`",
+                   caps->name);
 }
 
 int stage_plan_make(struct stage_plan *out, const struct model_dir *m, const struct devices *d,

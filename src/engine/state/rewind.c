@@ -13,8 +13,7 @@ static int drain(struct exec *x, struct moeflux_err *e)
     return exec_finish(x, e);
 }
 
-/* Restores the recurrent states and windows of a checkpoint. */
-static int put_back(struct moeflux_session *s, const struct checkpoint *c, struct moeflux_err *e)
+int rewind_put_back(struct moeflux_session *s, const struct checkpoint *c, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
     int rc = 0;
@@ -41,7 +40,7 @@ static int go_to(struct moeflux_session *s, struct checkpoint *c, struct moeflux
         return moeflux_session_clear(s, e);
     uint32_t pos = c->pos, parity = c->parity;
     s->needs_clear = true;
-    int rc = put_back(s, c, e);
+    int rc = rewind_put_back(s, c, e);
     if (rc < 0) {
         sequence_set_position(s, 0, 0);
         return rc;

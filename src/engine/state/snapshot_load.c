@@ -287,8 +287,8 @@ static int check_model(const struct source *r, struct moeflux_model *m, const st
         rc = moeflux_model_fingerprint(m, &fingerprint, e);
     if (rc == 0 && h->version >= 3 && fingerprint != h->fingerprint)
         return err_set(e, ERR_FORMAT,
-                       "%s: a state of another model, or of other experts for a token (--active-experts, "
-                       "--expert-share, --prefer-resident): its fingerprint is %016llx, this model's %016llx",
+                       "%s: a state of another model, or of other experts for a token (`active_experts`, "
+                       "`expert_share`, `prefer_resident`): its fingerprint is %016llx, this model's %016llx",
                        r->path, (unsigned long long)h->fingerprint, (unsigned long long)fingerprint);
     return rc;
 }

@@ -46,7 +46,7 @@ struct stores_run stores_run_at(const struct stage_state *on, const struct arch_
 {
     const struct block_table *b = &on->tables[t->kind];
     uint32_t per = arch_store_block_rows(t), in_block = row % per;
-    return (struct stores_run){.block = &b->blocks[row / per % b->n],
+    return (struct stores_run){.block = &b->blocks[row / per % b->n]->buffer,
                                .off = t->off + (uint64_t)in_block * t->pitch,
                                .n = (uint32_t)size_min(end - row, per - in_block)};
 }

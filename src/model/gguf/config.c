@@ -698,6 +698,14 @@ int gguf_config_make(const struct gguf *g, struct json_t **out, struct moeflux_e
     return rc;
 }
 
+bool gguf_config_knows(const char *architecture)
+{
+    for (size_t i = 0; i < N_FAMILIES; i++)
+        if (strcmp(families[i].arch, architecture) == 0)
+            return true;
+    return false;
+}
+
 bool gguf_config_has_tokenizer(const struct gguf *g)
 {
     const struct gguf_value *v = gguf_find(g, "tokenizer.ggml.model");

@@ -7,10 +7,10 @@
 #include "base/err.h"
 #include "base/ggml_type.h"
 #include "base/gguf.h"
+#include "base/str.h"
 #include "model/config.h"
 #include "model/family.h"
 #include "model/gguf/names.h"
-#include "model/names.h"
 #include "model/tensor.h"
 
 static void describe(struct tensor *t, const struct gguf_tensor *from)
@@ -37,18 +37,18 @@ static void describe(struct tensor *t, const struct gguf_tensor *from)
 static void adopt(struct tensor *t, const struct config *c, const char *name)
 {
     const char *gate = c->family->shared_gate;
-    if (names_ends_with(name, ".conv1d.weight") && t->n_dims == 2)
+    if (str_ends_with(name, ".conv1d.weight") && t->n_dims == 2)
         t->shape[t->n_dims++] = 1;
     if (gate && t->n_dims == 1 && strstr(name, gate)) {
         t->shape[1] = t->shape[0];
         t->shape[0] = 1;
         t->n_dims = 2;
     }
-    if (names_ends_with(name, "_conv1d.weight") && t->n_dims == 4 && t->shape[0] == 1) {
+    if (str_ends_with(name, "_conv1d.weight") && t->n_dims == 4 && t->shape[0] == 1) {
         memmove(t->shape, t->shape + 1, 3 * sizeof *t->shape);
         t->n_dims = 3;
     }
-    if (names_ends_with(name, ".A_log"))
+    if (str_ends_with(name, ".A_log"))
         t->change = config_first(c, PART_DELTA_NET)->delta.lower < 0 && !c->family->decays_negated
                         ? TENSOR_LOG
                         : TENSOR_LOG_OF_NEGATED;

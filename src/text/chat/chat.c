@@ -213,7 +213,7 @@ static int use_family(struct chat *c, const char *name, enum chat_thinking think
         return err_set(e, ERR_UNSUPPORTED,
                        "chat template: there is neither chat_template.jinja nor a chat_template in "
                        "tokenizer_config.json next to "
-                       "tokenizer.json (--raw needs none)");
+                       "tokenizer.json (`raw` needs none)");
     int rc = need(t, family->turn_open, e);
     if (rc == 0)
         rc = need(t, family->turn_close, e);

@@ -101,7 +101,7 @@ static int harmony_thinking(struct chat *c, struct chat_text *prompt, struct cha
     chat_text_free(other);
     if (thinking != CHAT_THINKING_OFF)
         return 0;
-    return err_set(e, ERR_UNSUPPORTED, "chat template: the model's always thinks (leave --no-think out)");
+    return err_set(e, ERR_UNSUPPORTED, "chat template: the model's always thinks (leave `thinking off` out)");
 }
 
 int probe_thinking(struct chat *c, struct moeflux_err *e)
@@ -127,9 +127,11 @@ int probe_thinking(struct chat *c, struct moeflux_err *e)
     chat_text_free(&as_asked);
     chat_text_free(&other);
     if (rc == 0 && thinking == CHAT_THINKING_ON && !switches && !c->opens_inside)
-        rc = err_set(e, ERR_UNSUPPORTED, "chat template: the model's has no thinking (leave --think out)");
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "chat template: the model's has no thinking (leave `thinking on` out)");
     if (rc == 0 && thinking == CHAT_THINKING_OFF && !switches && c->opens_inside)
-        rc = err_set(e, ERR_UNSUPPORTED, "chat template: the model's always thinks (leave --no-think out)");
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "chat template: the model's always thinks (leave `thinking off` out)");
     return rc;
 }
 
