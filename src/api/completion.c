@@ -73,7 +73,7 @@ static const char *finish_reason(const struct choice_result *r)
 
 static json_t *usage(const struct api_request *request)
 {
-    json_int_t prompt = 0, cached = 0, answered = 0;
+    json_int_t prompt = 0, cached = 0, answered = 0, drafted = 0, accepted = 0;
     for (uint32_t i = 0; i < request->n_choices; i++) {
         const struct choice *a = &request->choices[i];
         /* The choices of one prompt share it. */
@@ -82,9 +82,14 @@ static json_t *usage(const struct api_request *request)
             cached += a->result.n_reused;
         }
         answered += a->result.n_answered;
+        drafted += (json_int_t)a->result.drafts.n_drafted;
+        accepted += (json_int_t)a->result.drafts.n_accepted;
     }
-    return json_pack("{s: I, s: I, s: I, s: {s: I}}", "prompt_tokens", prompt, "completion_tokens", answered,
-                     "total_tokens", prompt + answered, "prompt_tokens_details", "cached_tokens", cached);
+    return json_pack("{s: I, s: I, s: I, s: {s: I}, s: {s: I, s: I}}", "prompt_tokens", prompt,
+                     "completion_tokens", answered, "total_tokens", prompt + answered,
+                     "prompt_tokens_details", "cached_tokens", cached, "completion_tokens_details",
+                     "accepted_prediction_tokens", accepted, "rejected_prediction_tokens",
+                     drafted - accepted);
 }
 
 static json_t *head(const struct reply *r, const char *kind)

@@ -35,7 +35,8 @@ struct arch_sequence {
     uint64_t recurrent, recurrent_out;
 };
 
-/* The tokens being evaluated: n of one sequence, or one of each of n sequences. */
+/* The tokens being evaluated: n of one sequence, or one of each of n sequences; or a chain: n tokens of one
+ * sequence, each with states of its own. */
 struct arch_chunk {
     uint32_t n;
     uint64_t ids;                     /* i32 [n] */
@@ -43,6 +44,9 @@ struct arch_chunk {
     uint64_t ngrams;                  /* f32 [n_tables][max_chunk][inner]: rows of the n-gram tables */
     struct arch_sequence of;          /* the tokens are at of.pos .. of.pos + n - 1 */
     const struct arch_sequence *each; /* [n], then `of` is unused; NULL: one sequence */
+    /* `each` has consecutive positions of one sequence: operations with a state run one after the other,
+     * since a token reads what the ones before it write */
+    bool is_chain;
     /* 0 < keep < n: the recurrent state after the first `keep` tokens is written to `kept`, with the other
      * parity; the parity of `of` then flips twice. 0: not kept, as always with `each` */
     uint32_t keep;
@@ -51,6 +55,12 @@ struct arch_chunk {
      * depend on this number and not on n, so it is the same in every batched evaluation */
     uint32_t plan_n;
 };
+
+/* Whether the tokens belong to sequences that do not depend on each other. */
+static inline bool arch_is_apart(const struct arch_chunk *c)
+{
+    return c->each && !c->is_chain;
+}
 
 /* Returns the number of tokens that choose the kernels of a chunk's operations. */
 static inline uint32_t arch_plan_n(const struct arch_chunk *c)

@@ -378,7 +378,7 @@ static void run_stretches(const struct compressed_mixer *d, const struct part_ca
          first += n)
         for (uint32_t i = 0; i < n; i++) {
             struct stretch s = {d,        &d->layers[call->layer], call->stores,
-                                parts[i], outputs_of(d->config),   .idx = c->each ? i : 0};
+                                parts[i], outputs_of(d->config),   .idx = arch_is_apart(c) ? i : 0};
             s.proj = r->proj.address + (uint64_t)s.part.from * s.at.stride * sizeof(float);
             s.q = r->own[PART_COMPRESSED][Q].address +
                   (uint64_t)s.part.from * q_rows(d->config) * sizeof(float);

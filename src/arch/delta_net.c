@@ -193,7 +193,7 @@ static void mix(const struct delta_net *d, const struct part_call *call, const s
     delta_run(&d->op, d->room->exec, &own);
 }
 
-/* Runs a token of each sequence; all of them may run concurrently. */
+/* Runs a token of each sequence, concurrently, or of each position of a chain. */
 static void mix_each(const struct delta_net *d, const struct part_call *call, bool norm_in_out)
 {
     struct delta_call calls[PART_GROUP];
@@ -203,6 +203,10 @@ static void mix_each(const struct delta_net *d, const struct part_call *call, bo
             const struct part_tokens part = part_tokens_of(d->room, call->chunk, 0, first + i);
             calls[i] = call_of(d, call, &part, norm_in_out, false);
         }
+        for (uint32_t i = 0; call->chunk->is_chain && i < n; i++)
+            delta_run(&d->op, d->room->exec, &calls[i]);
+        if (call->chunk->is_chain)
+            continue;
         if (first > 0)
             exec_concurrent(d->room->exec);
         delta_run_concurrent(&d->op, d->room->exec, calls, n);

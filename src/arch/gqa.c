@@ -241,12 +241,12 @@ static void attend(const struct gqa_mixer *q, const struct part_call *call)
         uint32_t n = (uint32_t)size_min(all - first, PART_GROUP);
         for (uint32_t i = 0; i < n; i++) {
             const struct part_tokens part = part_tokens_of(r, call->chunk, q->config->rope, first + i);
-            calls[i] = call_of(q, call, &part, i);
+            calls[i] = call_of(q, call, &part, arch_is_apart(call->chunk) ? i : 0);
         }
-        if (call->chunk->each)
+        if (arch_is_apart(call->chunk))
             gqa_run_concurrent(&q->op, r->exec, calls, n);
-        else
-            gqa_run(&q->op, r->exec, calls);
+        for (uint32_t i = 0; !arch_is_apart(call->chunk) && i < n; i++)
+            gqa_run(&q->op, r->exec, &calls[i]);
     }
 }
 

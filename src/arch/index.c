@@ -163,10 +163,10 @@ void index_run(const struct index_part *x, const struct part_call *call, const s
     for (uint32_t first = 0, n; (n = part_tokens_with_state(x->room, c, x->rope, first, parts)) > 0;
          first += n) {
         for (uint32_t i = 0; i < n; i++)
-            calls[i] = call_of(x, in, &parts[i], c->each ? i : 0);
-        if (c->each)
+            calls[i] = call_of(x, in, &parts[i], arch_is_apart(c) ? i : 0);
+        if (arch_is_apart(c))
             indexer_run(&x->op, x->room->exec, calls, n);
-        for (uint32_t i = 0; !c->each && i < n; i++)
+        for (uint32_t i = 0; !arch_is_apart(c) && i < n; i++)
             indexer_run(&x->op, x->room->exec, &calls[i], 1);
     }
 }

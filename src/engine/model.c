@@ -92,6 +92,10 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
         m->stages[i].layers = p->of[i].layers;
         m->stages[i].batched_plan_n = batched_plan_n(m, d.execs[i]);
         m->stages[i].maps_weights = p->of[i].maps_weights;
+        if (p->of[i].gpu_memory_bytes) {
+            m->stages[i].most_bytes = p->of[i].gpu_memory_bytes - p->of[i].driver_bytes;
+            m->stages[i].plan_state_bytes = p->of[i].state_bytes;
+        }
         m->stages[i].cpu_layers = p->of[i].cpu_layers;
         m->stages[i].max_cpu_chunk = p->of[i].max_cpu_chunk;
     }

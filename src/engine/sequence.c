@@ -57,6 +57,7 @@ static void free_on(struct stage_state *on, struct stage *at)
         at->state_bytes -= on->older[i].address ? on->older[i].bytes : 0;
         exec_buffer_free(at->exec, &on->older[i]);
     }
+    verify_free_on(on->drafted, at);
 }
 
 int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, uint32_t max_context,
@@ -92,6 +93,7 @@ static void free_states(struct moeflux_session *s)
         stage_give(&m->stages[i]);
     }
     free(s->on);
+    free(s->verified.logits);
     free(s->logits);
     free(s->history);
     free(s);
@@ -237,6 +239,7 @@ int moeflux_session_clear(struct moeflux_session *s, struct moeflux_err *e)
 
 int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e)
 {
+    verify_drop(&s->verified);
     int rc = sequence_recover(s, e);
     return rc == 0 && s->needs_clear ? moeflux_session_clear(s, e) : rc;
 }

@@ -4,6 +4,7 @@
 #define MOEFLUX_ENGINE_SESSION_H
 
 #include "engine/model.h"
+#include "engine/run/verify.h"
 #include "engine/state/checkpoints.h"
 
 /* The state of an evaluation for the progress callback: tokens before this chunk, in it, in all; the current
@@ -35,6 +36,8 @@ struct stage_state {
     struct exec_buffer recurrent_next;
     /* earlier states (forward.h); made on first use */
     struct exec_buffer older[MOEFLUX_MAX_DEVICES - 1];
+    /* states after each token of a chain (verify.h); made on first use */
+    struct exec_buffer drafted[VERIFY_ROWS];
     struct block_table tables[2]; /* [ARCH_ROWS], [ARCH_WINDOW] */
 };
 
@@ -63,6 +66,7 @@ struct moeflux_session {
     void *left_ctx;
     /* a failure left an invalid recurrent state, and pos is 0; sequence_make_ready clears the sequence */
     bool needs_clear;
+    struct verified verified; /* tokens whose logits are known already */
     struct moeflux_session *next_to_free;
 };
 

@@ -584,8 +584,15 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
     if (o->limit == 0)
         return 0;
     int rc = begin(&w, s, e);
+    struct draft_options draft = o->draft;
+    draft.needs_logits = o->constraint || o->logprobs;
+    if (!rc)
+        rc = draft_new(&s->draft, &draft, s, e);
     if (!rc)
         rc = loop(&w, s, e);
+    a->drafts = draft_counts_of(s->draft);
+    draft_free(s->draft);
+    s->draft = NULL;
     if (o->constraint)
         sampler_set_mask(s->sampler, NULL);
     if (a->first_token_ns)

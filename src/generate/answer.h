@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "base/str.h"
+#include "generate/draft.h"
 #include "generate/logprobs.h"
 #include "text/chat/chat.h"
 #include "text/tokenizer/tokenizer.h"
@@ -79,6 +80,7 @@ struct answer_options {
     bool must_call; /* the constraint describes a call (tools_grammar) */
     bool logprobs;
     uint32_t n_logprobs; /* number of likeliest tokens, at most LOGPROBS_MAX */
+    struct draft_options draft;
     /* The answer without its thinking must fit it; NULL: any text. Advanced by each token. */
     struct constraint *constraint;
     struct answer_sink sink;
@@ -106,6 +108,7 @@ struct answer { /* zeroed at first; freed with answer_free */
     uint64_t first_token_ns; /* clock_ns() of the first token; 0: none */
     uint64_t decode_ns;      /* time from the first token to the end */
     uint32_t n_decoded;      /* tokens evaluated in that time */
+    struct draft_counts drafts;
 };
 
 /* Samples an answer after the prompt, which has been evaluated. After a failure `a` has what came

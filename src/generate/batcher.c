@@ -185,22 +185,30 @@ static bool is_alone(struct batcher *b)
     return is;
 }
 
+/* Whether the token needs no others: no answer waits for a batch, or the token was in a chain of drafts. */
+static bool goes_alone(const struct batcher_slot *slot, const struct generator *g, int32_t id)
+{
+    return slot->batcher->is_exact && (draft_has(g->draft, g, id) || is_alone(slot->batcher));
+}
+
 static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux_err *e)
 {
     struct batcher_slot *slot = ctx;
     /* The last token of a prompt. */
     if (!slot->has_joined)
         return moeflux_session_eval(g->sequence, &id, 1, &(struct moeflux_outputs){.logits = g->logits}, e);
+    if (g->draft && goes_alone(slot, g, id))
+        return generator_token_alone(g, id, e);
     return eval(slot, g, id, NULL, e);
 }
 
 /* Evaluates a token and samples the next one. If no other answer runs, the device may sample and begin the
- * next evaluation, in exact arithmetic. */
+ * next evaluation, in exact arithmetic, and drafts are evaluated. */
 static int eval_step(void *ctx, struct generator *g, int32_t id, bool more, int32_t *next,
                      struct moeflux_err *e)
 {
     struct batcher_slot *slot = ctx;
-    if (slot->batcher->is_exact && is_alone(slot->batcher))
+    if (goes_alone(slot, g, id))
         return generator_step_alone(g, id, more, next, e);
     int rc = eval(slot, g, id, g->sampler, e);
     return rc ? rc : batched_choose(&slot->token, g->sampler, next, e);

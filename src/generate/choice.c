@@ -66,6 +66,7 @@ int choice_answer(struct choice *c, const struct choice_call *call, struct answe
         rc = call->slot ? batcher_answer(call->slot, a, g, &ao, e) : answer_run(a, g, &ao, e);
     constraint_free(ao.constraint);
     c->result.n_answered = (uint32_t)a->tokens.n;
+    c->result.drafts = a->drafts;
     c->result.stop = a->stop;
     c->result.stop_text = a->stop_text;
     return rc;

@@ -20,6 +20,7 @@ struct choice_result {
     struct moeflux_err error;
     uint32_t n_reused;   /* tokens of the prompt that were in the KV cache already */
     uint32_t n_answered; /* sampled tokens */
+    struct draft_counts drafts;
     uint64_t start_ns;   /* clock_ns() when the prompt's evaluation began */
     uint64_t prefill_ns; /* time that it took */
     uint64_t last_ns;    /* the server: clock_ns() of the last token */

@@ -1,5 +1,6 @@
 #include "generate/generator.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -224,6 +225,7 @@ void generator_share(struct generator *s, const struct generator *of, uint32_t c
     s->sequence = NULL;
     s->sampler = NULL;
     s->logits = NULL;
+    s->draft = NULL;
 }
 
 void generator_unshare(struct generator *s)
@@ -236,14 +238,38 @@ void generator_unshare(struct generator *s)
     *s = (struct generator){0};
 }
 
+int generator_token_alone(struct generator *s, int32_t id, struct moeflux_err *e)
+{
+    const float *row;
+    const uint32_t *result;
+    int rc = draft_eval(s->draft, s, id, &row, &result, e);
+    if (rc < 0)
+        return rc;
+    if (rc > 0) {
+        assert(row); /* draft_options.needs_logits */
+        memcpy(s->logits, row, s->info.vocab_size * sizeof *row);
+        return 0;
+    }
+    uint64_t start = clock_ns();
+    rc = moeflux_session_eval(s->sequence, &id, 1, &(struct moeflux_outputs){.logits = s->logits}, e);
+    draft_count(s->draft, s, clock_ns() - start);
+    return rc;
+}
+
+/* Evaluates a token whose logits alone are wanted. */
+static int evaluate_one(struct generator *s, int32_t id, struct moeflux_err *e)
+{
+    return s->evaluator.token ? s->evaluator.token(s->evaluator.ctx, s, id, e)
+                              : generator_token_alone(s, id, e);
+}
+
 static int evaluate(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
                     struct moeflux_err *e)
 {
     uint32_t before = moeflux_session_position(s->sequence);
-    bool single =
-        n == 1 && s->evaluator.token && outputs->logits && !outputs->each_logits && !outputs->hidden;
-    int rc = single ? s->evaluator.token(s->evaluator.ctx, s, *ids, e)
-                    : moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
+    bool single = n == 1 && outputs->logits && !outputs->each_logits && !outputs->hidden;
+    int rc =
+        single ? evaluate_one(s, *ids, e) : moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
     /* After an interruption the sequence has only the first ids, after a failure none. */
     uint32_t after = moeflux_session_position(s->sequence);
     for (uint32_t i = 0; before + i < after; i++)
@@ -259,9 +285,34 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
     return evaluate(s, ids, n, &all, e);
 }
 
+/* Samples after a token that the draft has appended. */
+static int choose_drafted(struct generator *s, int32_t id, const float *row, const uint32_t *result,
+                          int32_t *next, struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    sampler_accept(s->sampler, id);
+    if (!row)
+        return step_take(s->sequence, s->sampler, result, next, e);
+    *next = sampler_pick(s->sampler, row, &why);
+    return *next < 0 ? step_refuse(s->sequence, &why, e) : 0;
+}
+
 int generator_step_alone(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
 {
-    return step_run(s->sequence, id, s->sampler, more, next, e);
+    const float *row;
+    const uint32_t *result;
+    int rc = draft_eval(s->draft, s, id, &row, &result, e);
+    if (rc < 0)
+        return rc;
+    uint64_t start = clock_ns();
+    if (rc > 0) {
+        rc = choose_drafted(s, id, row, result, next, e);
+        draft_count_pick(&s->draft_costs, clock_ns() - start);
+    } else {
+        rc = step_run(s->sequence, id, s->sampler, more && !draft_waits(s->draft), next, e);
+        draft_count(s->draft, s, clock_ns() - start);
+    }
+    return rc;
 }
 
 int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "engine/breakers.h"
+#include "generate/draft.h"
 #include "moeflux.h"
 #include "text/chat/chat.h"
 #include "sample/sampler.h"
@@ -43,6 +44,8 @@ struct generator {
     uint64_t most_prompt_bytes;     /* a longer text has more than max_context tokens; 0: not known */
     uint64_t seed;
     uint64_t load_ns;
+    struct draft *draft; /* the running answer's; NULL: none */
+    struct draft_costs draft_costs;
     struct generator_evaluator evaluator; /* zeroed: the generator evaluates single tokens itself */
     /* The same model on other devices; each copy has its own sequences. */
     struct moeflux_model *copies[MOEFLUX_MAX_DEVICES - 1];
@@ -111,6 +114,9 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
  * next token will probably be evaluated (moeflux_session_step). */
 int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e);
 int generator_step_alone(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e);
+/* Appends a token to the sequence; s->logits gets the logits after it. As for generator_step_alone, the draft
+ * may have them already. */
+int generator_token_alone(struct generator *s, int32_t id, struct moeflux_err *e);
 /* Samples *id from s->logits, which are those of the last token. */
 int generator_choose(struct generator *s, int32_t *id, struct moeflux_err *e);
 

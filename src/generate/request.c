@@ -66,6 +66,7 @@ struct answer_options request_answer(const struct request_options *o)
         .tools = o->tools,
         .one_call = o->one_call,
         .must_call = o->must_call,
+        .draft = o->draft,
     };
 }
 

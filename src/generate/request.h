@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "base/str.h"
+#include "generate/draft.h"
 #include "text/chat/chat.h"
 #include "sample/sampler.h"
 #include "text/tokenizer/tokenizer.h"
@@ -39,6 +40,7 @@ struct request_options {                  /* strings are borrowed */
     const struct json_t *kwargs; /* object of further variables of the chat template; NULL: none */
     const char *grammar;         /* the answer must fit it (constrain.h); NULL: any text */
     const char *continues;       /* text that the answer continues; NULL: it begins a message */
+    struct draft_options draft;
     uint32_t n_stops;
     uint32_t think_budget; /* tokens, if limit_thinking */
     enum request_switch switching;

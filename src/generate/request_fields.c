@@ -45,6 +45,8 @@ static const struct {
     {"max_tokens", "n,predict", LINE},
     {"ignore_eos", "", ALL},
     {"seed", "", LINE},
+    {"draft", "", ALL},
+    {"draft_max", "", ALL},
     {"logit_bias", "", ALL},
     {"stop", "", ALL},
     {"include_stop_str_in_output", "", ALL},
@@ -234,6 +236,18 @@ static void get_stops(struct json_view *v, struct request_options *o)
     }
 }
 
+/* Reads draft and draft_max; they replace those of the command line. */
+static void get_draft(struct json_view *v, struct request_options *o)
+{
+    struct moeflux_err why;
+    int64_t most = o->draft.most;
+    const char *text = json_view_text_or(v, "draft", NULL);
+    request_fields_whole(v, "draft_max", 1, DRAFT_MOST, &most);
+    o->draft.most = (uint32_t)most;
+    if (!v->rc && text && draft_options_parse(&o->draft, "draft", text, &why))
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s", v->where, why.text);
+}
+
 /* Reads logprobs: a number of tokens or, in chats, true or false with the number in top_logprobs. */
 static void get_logprobs(struct json_view *v, struct request_options *o)
 {
@@ -341,6 +355,7 @@ int request_fields_take(struct request *r, const char *where, struct moeflux_err
     request_fields_whole(&v, "seed", -1, MAX_SEED, &o->seed);
     get_sampling(&v, &o->sampling);
     get_stops(&v, o);
+    get_draft(&v, o);
     get_logprobs(&v, o);
     o->ignore_eos = json_view_bool_or(&v, "ignore_eos", o->ignore_eos);
     o->raw = json_view_bool_or(&v, "raw", o->raw);

@@ -57,6 +57,9 @@ void metrics_job(struct metrics *m, const struct metrics_job *j)
     m->n_prompt += j->n_prompt;
     m->n_cached += j->n_cached;
     m->n_answered += j->n_answered;
+    m->n_drafted += j->n_drafted;
+    m->n_accepted += j->n_accepted;
+    m->n_evaluations += j->n_evaluations;
     m->decode_ns += j->decode_ns;
     m->n_cancelled += j->cancelled;
     m->n_failed += j->failed;
@@ -139,6 +142,10 @@ void metrics_text(struct metrics *m, uint32_t n_waiting, uint32_t n_running, str
     counter(out, "prompt_tokens_total", now.n_prompt, "Tokens of prompts, reused ones included.");
     counter(out, "cached_tokens_total", now.n_cached, "Tokens of prompts that were not computed again.");
     counter(out, "generated_tokens_total", now.n_answered, "Tokens of answers.");
+    counter(out, "drafted_tokens_total", now.n_drafted, "Drafted tokens that were evaluated.");
+    counter(out, "accepted_tokens_total", now.n_accepted, "Drafted tokens that are part of answers.");
+    counter(out, "draft_evaluations_total", now.n_evaluations,
+            "Evaluations of answers that may draft: their tokens by these are the tokens per evaluation.");
     seconds(out, "decode_seconds_total", now.decode_ns, "Time from answers' first tokens to their ends.");
     histogram(out, "time_to_first_token_seconds", &now.first, first_bounds,
               "From a request's arrival to its first token.");

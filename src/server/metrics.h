@@ -22,6 +22,7 @@ struct metrics {
     pthread_mutex_t lock;
     uint64_t n_requests, n_refused, n_cancelled, n_failed; /* requests, those refused (>= 400); answers */
     uint64_t n_prompt, n_cached, n_answered;               /* tokens */
+    uint64_t n_drafted, n_accepted, n_evaluations;         /* draft_counts */
     uint64_t decode_ns;
     struct metrics_times first, between; /* from a request to its first token; from a token to the next one */
     struct moeflux_stats engine; /* last values that a worker reported */
@@ -40,6 +41,7 @@ void metrics_first_token(struct metrics *m, uint64_t ns);
 void metrics_next_token(struct metrics *m, uint64_t ns);
 struct metrics_job {
     uint32_t n_prompt, n_cached, n_answered;
+    uint64_t n_drafted, n_accepted, n_evaluations;
     uint64_t decode_ns;
     bool cancelled, failed;
 };

@@ -260,13 +260,21 @@ static int check_bench(struct options *o, struct moeflux_err *e)
 }
 
 /* Checks how tokens are sampled and where the answer stops. */
-static int check_answer(const struct options *o, struct moeflux_err *e)
+/* Checks how tokens are sampled and drafted. */
+static int check_sampling(const struct options *o, struct moeflux_err *e)
 {
     struct sampler_options sampling = options_sampling(o, 0);
+    struct draft_options draft = {0};
+    int rc = o->draft ? draft_options_parse(&draft, "--draft", o->draft, e) : 0;
+    return rc ? rc : sampler_check(&sampling, e);
+}
+
+static int check_answer(const struct options *o, struct moeflux_err *e)
+{
     for (uint32_t i = 0; i < o->stop.n; i++)
         if (!utf8_is_valid(o->stop.values[i], strlen(o->stop.values[i])))
             return err_set(e, ERR_USAGE, "--stop: expected UTF-8");
-    return sampler_check(&sampling, e);
+    return check_sampling(o, e);
 }
 
 bool check_names_cpu(const char *device, bool all)
@@ -361,14 +369,13 @@ static int check_inspect(const struct options *o, struct moeflux_err *e)
 
 static int check_serve(struct options *o, struct moeflux_err *e)
 {
-    struct sampler_options sampling = options_sampling(o, 0);
     int rc = need_model(o, e);
     if (!rc)
         rc = check_engine(o, e);
     if (!rc)
         rc = check_thinking(o, e);
     if (!rc)
-        rc = sampler_check(&sampling, e);
+        rc = check_sampling(o, e);
     if (!rc)
         rc = secret_take(o, e);
     if (!rc)

@@ -108,6 +108,8 @@ static const char LOG_LEVEL[] = "error, warn or info";
     U32(NULL, flags, value, sampling.f, lo, hi, help),
 #define SAMPLER_LIST_FLAG(f, name, flags, value, help) TEXTS(flags, value, sampling.f, help),
 #define SAMPLING_FLAGS \
+    TEXT(NULL, "draft", "KIND", draft, "drafted tokens: auto, off, ngram, file:PATH (auto)"), \
+    INT(NULL, "draft-max", "N", draft_max, 1, DRAFT_MOST, "tokens drafted at once (7)"), \
     INT("s", "seed", "N", seed, -1, MAX_SEED, "random seed, -1: another one each time (-1)"), \
     SAMPLER_FIELDS(SAMPLER_REAL_FLAG, SAMPLER_WHOLE_FLAG, SAMPLER_LIST_FLAG)
 
@@ -635,7 +637,10 @@ struct request_options options_request(const struct options *o)
         .sampling = o->sampling,
         .n_stops = o->stop.n,
         .logprobs = o->logprobs,
+        .draft.most = (uint32_t)o->draft_max,
     };
+    if (o->draft) /* options_check has parsed it */
+        draft_options_parse(&r.draft, "--draft", o->draft, NULL);
     memcpy(r.stops, o->stop.values, o->stop.n * sizeof *r.stops);
     r.limit_thinking = o->think_budget != OPTIONS_NOT_GIVEN;
     r.think_budget = r.limit_thinking ? (uint32_t)o->think_budget : 0;

@@ -81,6 +81,8 @@ struct options {
 
     int64_t predict;                 /* tokens; OPTIONS_NO_LIMIT; OPTIONS_NOT_GIVEN */
     int64_t seed;                    /* -1: a random one */
+    const char *draft;               /* draft_options_parse; NULL: auto */
+    int64_t draft_max;               /* tokens; 0: DRAFT_MOST */
     struct sampler_options sampling; /* without seed and bias */
     char *breakers;                  /* owned: the texts of sampling.dry_breakers, without escape sequences */
     /* [i] of sampler_fields: set by the command line or the user's file; else a model may set it */

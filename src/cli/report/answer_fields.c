@@ -6,6 +6,11 @@
 #include "generate/answer.h"
 #include "generate/answer_json.h"
 
+static json_t *rate_json(const struct draft_counts *c)
+{
+    return c->n_runs ? json_real(draft_rate(c)) : json_null();
+}
+
 void answer_fields_add(json_t *object, const struct tokenizer *t, const struct answer *a, size_t n_prompt,
                        uint32_t n_reused, bool logprobs)
 {
@@ -20,6 +25,9 @@ void answer_fields_add(json_t *object, const struct tokenizer *t, const struct a
     json_object_set_new(object, "tokens", ids);
     json_object_set_new(object, "prompt_tokens", json_integer((json_int_t)n_prompt));
     json_object_set_new(object, "reused_tokens", json_integer((json_int_t)n_reused));
+    json_object_set_new(object, "drafted_tokens", json_integer((json_int_t)a->drafts.n_drafted));
+    json_object_set_new(object, "accepted_tokens", json_integer((json_int_t)a->drafts.n_accepted));
+    json_object_set_new(object, "tokens_per_evaluation", rate_json(&a->drafts));
     json_object_set_new(object, "stop_reason", json_string(answer_stop_name(a->stop)));
     if (a->stop_text)
         json_object_set_new(object, "stop_text", json_string(a->stop_text));

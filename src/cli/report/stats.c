@@ -46,6 +46,9 @@ static void print_answer(const struct stats *st, const struct answer *a, struct 
         return;
     str_addf(to, "%-12s %26.3f s\n", "first token", stats_first_token_s(st->start_ns, a));
     print_rate(to, "decode", a->n_decoded, a->decode_ns);
+    if (a->drafts.n_drafted)
+        str_addf(to, "%-12s %8" PRIu64 " tokens  %" PRIu64 " accepted; %.2f tokens per evaluation\n",
+                 "drafted", a->drafts.n_drafted, a->drafts.n_accepted, draft_rate(&a->drafts));
     str_addf(to, "%-12s %8zu tokens  stop: %s\n", "answer", a->tokens.n, answer_stop_name(a->stop));
 }
 

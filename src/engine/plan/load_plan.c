@@ -404,6 +404,7 @@ void load_plan_begin(struct load_plan *out, const struct model_dir *m, const str
                               .context = choose_context(o->context, &m->config),
                               .io = load_plan_reader_mode(o),
                               .kv_type = share->kv_type,
+                              .gpu_memory_bytes = share->gpu_memory_bytes,
                               .host_free_bytes = share->host_free_bytes};
     choose_side(out, m, caps, o);
     const struct arch_span span = {share->layers.first, share->layers.end};

@@ -40,6 +40,7 @@ struct load_plan {
     uint64_t state_bytes;                    /* `context` tokens */
     uint64_t activation_bytes, driver_bytes; /* one chunk; the driver's own memory */
     uint64_t checkpoint_bytes;               /* one checkpoint */
+    uint64_t gpu_memory_bytes;               /* load_share's */
     uint64_t host_free_bytes;                /* host_memory_free */
     uint64_t host_room_bytes;                /* host memory for experts, if device memory is not the host's */
     struct budget budget;

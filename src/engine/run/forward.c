@@ -231,6 +231,7 @@ static struct work work_of(const struct forward *l, uint32_t chunk)
                          .n_after = is_end ? c->n_after : c->n - from - l->m->max_chunk + c->n_after,
                          .keep = is_end ? c->keep : 0,
                          .is_batched = c->is_batched,
+                         .is_chain = c->is_chain,
                          .is_watched = l->is_watched,
                          .runs_on = l->runs_on,
                          .is_last = is_end && c->is_last,

@@ -20,6 +20,7 @@ struct forward_call {
     uint32_t n, n_chunks;
     uint32_t n_after; /* tokens that will probably follow in another call; their ids follow the n */
     bool is_batched;  /* one token of each of n sequences: n_chunks is 1 */
+    bool is_chain;    /* also batched: n tokens of one sequence, all entries of `list` (verify.h) */
     /* the recurrent state after so many tokens of the last chunk goes to the stages' `kept` (arch_chunk);
      * 0: it is not kept */
     uint32_t keep;

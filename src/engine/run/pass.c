@@ -90,7 +90,7 @@ uint32_t pass_plan_n(const struct stage *at, uint32_t n)
 
 uint32_t pass_n_predicting(const struct pass *p)
 {
-    uint32_t n = pass_n_decoding(p);
+    uint32_t n = p->chunk.is_chain ? 0 : pass_n_decoding(p);
     return n <= EXEC_MAX_INVARIANT ? n : 0;
 }
 

@@ -53,7 +53,7 @@ uint32_t pass_n_decoding(const struct pass *p);
 /* Returns arch_chunk.plan_n of batched decode of n sequences on a stage. */
 uint32_t pass_plan_n(const struct stage *at, uint32_t n);
 /* Returns pass_n_decoding if experts are predicted for so many sequences, else 0: many choose nearly all
- * experts anyway. */
+ * experts anyway, and a chain's tokens are one sequence's. */
 uint32_t pass_n_predicting(const struct pass *p);
 /* Whether a layer's router is applied early, to predict its experts; only for single tokens. */
 bool pass_predicts(const struct pass *p, uint32_t layer);

@@ -92,7 +92,10 @@ struct stage {
     /* arch_chunk.plan_n of batched decode in matrix arithmetic; 0: exact arithmetic */
     uint32_t batched_plan_n;
     bool maps_weights; /* load_plan.maps_weights */
-    bool is_again;     /* an earlier stage is on the same device */
+    /* --gpu-memory less what the driver takes, and the plan's states: buffers that are not in the plan must
+     * fit in addition to these; 0: not given */
+    uint64_t most_bytes, plan_state_bytes;
+    bool is_again; /* an earlier stage is on the same device */
     /* the first of its layers, whose experts belong to SIDE_HOST and SIDE_PROMPT; often none. The experts of
      * the others belong to SIDE_DEVICE */
     struct expert_layers cpu_layers;
@@ -139,6 +142,7 @@ struct stage {
     uint64_t n_choices, n_chosen; /* statistics: choices that the host saw, experts in them */
     uint64_t busy_ns;             /* statistics: time of evaluations on this stage */
     uint64_t state_bytes;         /* states of all sessions */
+    uint64_t drafted_bytes;       /* those of them that chains need (verify.h) */
     uint64_t checkpoint_off;      /* offset of its part in a checkpoint */
 };
 

@@ -197,7 +197,7 @@ static struct sample_call call_of(const struct moeflux_model *m, const struct de
         memcpy(copy, sampler_blocked(c->sampler), bytes);
         memcpy(r->each.blocked.host + i * bytes, copy, bytes);
     }
-    *rule = sampler_next_rule(c->sampler, 0);
+    *rule = sampler_next_rule(c->sampler, c->ahead);
     return (struct sample_call){.rule = rule,
                                 .logits = last_stage(m)->view.logits.address + i * row,
                                 .blocked = r->each.blocked.address + i * bytes,

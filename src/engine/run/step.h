@@ -47,8 +47,9 @@ struct step_room { /* zeroed: the last device does not sample */
 /* The sampling of the token that comes after `id`, if `id` passes the last device without the host. */
 struct device_choice {
     const struct sampler *sampler;
-    int32_t id; /* the token evaluated */
-    bool more;  /* the sampled token will probably be evaluated, and there is room for it */
+    int32_t id;     /* the token evaluated */
+    bool more;      /* the sampled token will probably be evaluated, and there is room for it */
+    uint32_t ahead; /* picks of tokens before this one that the sampler has not made yet (verify.h) */
     bool is_made;
     uint32_t result[2]; /* sample_call.result; valid if is_made */
 };

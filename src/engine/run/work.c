@@ -81,6 +81,21 @@ static int last_logits(const struct pass *p, struct moeflux_err *e)
     return rc;
 }
 
+/* Returns position i of a chain, and the states before and after its token. The sequence's state stays. */
+static struct arch_sequence link_of(const struct work *w, uint32_t i, const struct stage *at)
+{
+    const struct moeflux_session *s = w->list[0];
+    const struct stage_state *on = &s->on[at - w->m->stages];
+    bool has_state = at->view.sizes.recurrent > 0;
+    return (struct arch_sequence){.pos = s->pos + i,
+                                  .parity = s->parity ^ (i & 1),
+                                  .kv_blocks = on->tables[ARCH_ROWS].table.address,
+                                  .ring_blocks = on->tables[ARCH_WINDOW].table.address,
+                                  .recurrent =
+                                      (has_state && i > 0 ? on->drafted[i - 1] : on->recurrent).address,
+                                  .recurrent_out = (has_state ? on->drafted[i] : on->recurrent).address};
+}
+
 /* Returns the position of sequence i of the work, and its state on the stage. Work that may be stopped, or
  * has a token after it in flight, does not change the recurrent state in place. The KV cache needs no copy:
  * the next chunk writes the same positions again. */
@@ -127,8 +142,9 @@ struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequen
         return p;
     }
     for (uint32_t i = 0; i < w->n; i++)
-        each[i] = sequence_of(w, i, at);
+        each[i] = w->is_chain ? link_of(w, i, at) : sequence_of(w, i, at);
     p.chunk.each = each;
+    p.chunk.is_chain = w->is_chain;
     p.chunk.plan_n = pass_plan_n(at, w->n);
     return p;
 }
@@ -152,7 +168,8 @@ static uint32_t find_place(const struct stage *at, uint64_t mark)
 static void track(const struct work *w, struct stage *at)
 {
     uint32_t places[EXEC_MAX_INVARIANT];
-    uint32_t n = w->is_batched ? w->n : 1, here = w->is_batched ? 1 : w->n_all;
+    bool is_apart = w->is_batched && !w->is_chain;
+    uint32_t n = is_apart ? w->n : 1, here = is_apart ? 1 : w->n_all;
     uint64_t now = ++at->n_tracked;
     for (uint32_t i = 0; i < n; i++) {
         const struct moeflux_session *s = w->list[i];
@@ -232,7 +249,7 @@ static bool is_same_group(const struct recorded *a, const struct work *w)
 static enum pass_ahead state_ahead(const struct work *w, const struct stage *at)
 {
     const struct recorded *a = &at->ahead.next;
-    bool is = is_same_group(a, w) && a->chooses == chooses(w, at);
+    bool is = !w->is_chain && is_same_group(a, w) && a->chooses == chooses(w, at);
     for (uint32_t i = 0; is && i < a->n; i++) {
         const struct arch_sequence have = a->each[i], want = sequence_of(w, i, at);
         is = have.pos == want.pos && have.parity == want.parity && have.kv_blocks == want.kv_blocks &&
@@ -502,7 +519,8 @@ static int decode_stage(const struct work *w, const struct pass *p, struct moefl
 {
     struct arch_sequence each[MOEFLUX_MAX_PARALLEL];
     struct pass next;
-    bool goes_on = choose_ahead(w, p, each, &next);
+    /* How many tokens of a chain will count is not known. */
+    bool goes_on = !w->is_chain && choose_ahead(w, p, each, &next);
     int rc = end_pass(p, decode_tokens(w, p, goes_on ? &next : NULL, e), e);
     return rc == 0 && !w->is_batched ? chosen_see(p, e) : rc;
 }
@@ -512,7 +530,8 @@ static int decode_stage(const struct work *w, const struct pass *p, struct moefl
 /* Begins to read the rows of the work's tokens, and notes those of the chunk that follows. */
 static int start_rows(const struct work *w, struct stage *at, struct moeflux_err *e)
 {
-    uint32_t n_sequences = w->is_batched ? w->n : 1, n = w->is_batched ? 1 : w->n;
+    bool is_apart = w->is_batched && !w->is_chain;
+    uint32_t n_sequences = is_apart ? w->n : 1, n = is_apart ? 1 : w->n;
     const struct moeflux_session *s = w->list[0];
     int rc = 0;
     ngram_rows_clear(&at->ngrams);
@@ -544,7 +563,7 @@ static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err 
     }
     float *to = rope_cache_of_tokens(&at->rope, p->half, &p->chunk.rope);
     for (uint32_t i = 0; i < w->n; i++)
-        rope_cache_fill_token(m, to, w->n, i, w->list[i]->pos + w->ahead);
+        rope_cache_fill_token(m, to, w->n, i, w->list[i]->pos + w->ahead + (w->is_chain ? i : 0));
     return start_rows(w, at, e);
 }
 

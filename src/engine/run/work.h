@@ -16,7 +16,8 @@
 
 #include "engine/run/pass.h"
 
-/* An evaluation: n tokens of one sequence, or one token of each of n sequences. */
+/* An evaluation: n tokens of one sequence, or one token of each of n sequences, or a chain: n tokens of one
+ * sequence that are computed as if they were of n. */
 struct work {
     struct moeflux_model *m;
     struct moeflux_session *const *list;
@@ -26,6 +27,7 @@ struct work {
     uint32_t n_after; /* tokens that will follow the work's; their ids follow its own */
     uint32_t keep;    /* arch_chunk.keep */
     bool is_batched, is_watched;
+    bool is_chain; /* and is_batched */
     /* one device holds all experts and samples: the token after it may be in flight (see above) */
     bool runs_on;
     bool is_last; /* outputs->logits are those of this chunk */

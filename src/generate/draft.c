@@ -1,0 +1,340 @@
+#include "generate/draft.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/file.h"
+#include "base/mem.h"
+#include "engine/session.h"
+#include "generate/generator.h"
+#include "generate/lookup.h"
+
+enum {
+    LEAST_NGRAM = 3, /* two tokens are often repeated by chance */
+    LEAST_FILE = 2,
+    FILE_BYTES = 64 << 20,
+};
+
+struct draft {
+    struct draft_options options;
+    struct lookup lookup; /* table of the sequence's tokens, or of the file's */
+    uint64_t mark;        /* the sequence whose tokens were added */
+    struct token_list file;
+    uint32_t most;            /* tokens that may be proposed */
+    uint32_t seen;            /* tokens of the sequence that were compared with the file */
+    uint32_t at;              /* the next token of the file */
+    bool is_off;              /* the last token of the answer was not the file's */
+    bool is_lost;             /* nor was the one before it: nothing is proposed */
+    int32_t ids[VERIFY_ROWS]; /* the current token, then n_ids - 1 proposed ones */
+    uint32_t n_ids;
+    uint32_t room;      /* tokens that fit the context */
+    int32_t guess;      /* the first proposed one; -1: none */
+    uint32_t class_idx; /* index of draft_costs.rates */
+    bool waits;
+    struct draft_counts counts;
+};
+
+/* ---- options ---- */
+
+int draft_options_parse(struct draft_options *o, const char *name, const char *text, struct moeflux_err *e)
+{
+    static const struct {
+        const char *word;
+        enum draft_kind kind;
+    } words[] = {{"off", DRAFT_OFF}, {"ngram", DRAFT_NGRAM}, {"auto", DRAFT_AUTO}};
+    static const char file[] = "file:";
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(text, words[i].word) == 0) {
+            o->kind = words[i].kind;
+            return 0;
+        }
+    bool is_file = strncmp(text, file, strlen(file)) == 0 && text[strlen(file)];
+    if (is_file && !o->no_files) {
+        o->kind = DRAFT_FILE;
+        o->path = text + strlen(file);
+        return 0;
+    }
+    return err_set(e, ERR_USAGE, "%s: expected off, ngram%s or auto, found \"%.80s\"", name,
+                   o->no_files ? "" : ", file:PATH", text);
+}
+
+/* ---- making one ---- */
+
+/* Makes room for chains. ERR_NO_FIT: of more than the current token. */
+static int reserve(struct draft *d, const struct generator *g, struct moeflux_err *e)
+{
+    uint32_t rows = verify_reserve(g->sequence, d->most + 1);
+    d->most = rows > 0 ? rows - 1 : 0;
+    return d->most > 0 ? 0
+                       : err_set(e, ERR_NO_FIT,
+                                 "draft: no memory for the recurrent states after two tokens; leave it out");
+}
+
+/* Reads the text to follow. */
+static int read_file(struct draft *d, const struct generator *g, struct moeflux_err *e)
+{
+    char *text = NULL;
+    size_t len = 0;
+    if (!g->tokenizer)
+        return err_set(e, ERR_USAGE, "draft file:%s: %s has no tokenizer.json, which it needs",
+                       d->options.path, g->dir);
+    int rc = file_read_text(d->options.path, FILE_BYTES, &text, &len, e);
+    if (rc == 0)
+        rc = tokenizer_encode(g->tokenizer, text, len, SPECIALS_AS_TOKENS, &d->file, NULL, e);
+    free(text);
+    if (rc == 0)
+        rc = lookup_open(&d->lookup, (uint32_t)size_max(d->file.n, 1), e);
+    if (rc == 0)
+        lookup_add(&d->lookup, d->file.ids, (uint32_t)d->file.n);
+    return rc;
+}
+
+static int refuse(const struct draft_options *o, struct moeflux_err *e)
+{
+    return err_set(
+        e, ERR_UNSUPPORTED,
+        "draft %s: an evaluation takes a single token with --trace, --prefer-resident or --chunk 1, "
+        "and on matrix units with --parallel above %d",
+        o->kind == DRAFT_FILE ? "file" : "ngram", EXEC_MAX_INVARIANT);
+}
+
+static void begin_costs(struct draft_costs *c)
+{
+    static const float rates[DRAFT_CLASSES] = {0.3f, 0.4f, 0.5f, 0.7f, 0.8f};
+    if (c->is_known)
+        return;
+    *c = (struct draft_costs){.is_known = true, .slope = 0.5f};
+    memcpy(c->rates, rates, sizeof rates);
+}
+
+int draft_new(struct draft **out, const struct draft_options *o, struct generator *g, struct moeflux_err *e)
+{
+    uint32_t rows = verify_most(g->model), most = o->most ? o->most : DRAFT_MOST;
+    *out = NULL;
+    if (o->kind == DRAFT_OFF || (o->kind == DRAFT_AUTO && !verify_pays(g->model)))
+        return 0;
+    if (rows < 2)
+        return refuse(o, e);
+    struct draft *d = mem_new(1, sizeof *d, e);
+    if (!d)
+        return ERR_MEMORY;
+    d->options = *o;
+    d->most = (uint32_t)size_min(most, rows - 1);
+    d->seen = moeflux_session_position(g->sequence);
+    d->guess = -1;
+    d->is_lost = true;
+    begin_costs(&g->draft_costs);
+    int rc = o->kind == DRAFT_AUTO ? 0 : reserve(d, g, e);
+    if (rc == 0)
+        rc = o->kind == DRAFT_FILE ? read_file(d, g, e) : lookup_open(&d->lookup, g->max_context, e);
+    if (rc) {
+        draft_free(d);
+        return rc;
+    }
+    *out = d;
+    return 0;
+}
+
+void draft_free(struct draft *d)
+{
+    if (!d)
+        return;
+    lookup_close(&d->lookup);
+    token_list_free(&d->file);
+    free(d);
+}
+
+/* ---- proposals ---- */
+
+/* Adds a proposed token. Returns whether more may follow. */
+static bool propose(struct draft *d, const struct generator *g, int32_t id)
+{
+    bool is_token = id >= 0 && (uint32_t)id < g->info.vocab_size;
+    if (is_token && d->n_ids <= d->most && d->n_ids < d->room)
+        d->ids[d->n_ids++] = id;
+    return is_token && d->n_ids <= d->most && d->n_ids < d->room;
+}
+
+/* Proposes what followed an earlier occurrence of the text's end. Past the end comes what was proposed: the
+ * text repeats. Returns the length of the occurrence. */
+static uint32_t propose_again(struct draft *d, const struct generator *g, const struct lookup_end *end)
+{
+    uint32_t len, at = lookup_find(&d->lookup, end->ids, end, LEAST_NGRAM, &len);
+    for (uint32_t i = at; at && propose(d, g, i < end->n ? end->ids[i] : d->ids[i - end->n]); i++)
+        ;
+    return len;
+}
+
+/* Moves on in the file after a token of the answer. After a mismatch the end of the answer is looked for; if
+ * the file does not have it, the token may stand for the file's, but not two of them. */
+static void follow(struct draft *d, const struct lookup_end *end)
+{
+    uint32_t len, n = (uint32_t)d->file.n;
+    bool is_here = d->at < n && (!d->is_lost || d->at == 0) && d->file.ids[d->at] == end->last;
+    uint32_t found = is_here ? d->at + 1 : lookup_find(&d->lookup, d->file.ids, end, LEAST_FILE, &len);
+    bool agreed = !d->is_lost && !d->is_off;
+    d->is_off = found == 0;
+    d->is_lost = found == 0 && !agreed;
+    if (found)
+        d->at = found;
+    else if (agreed && d->at < n)
+        d->at++;
+}
+
+static void propose_file(struct draft *d, const struct generator *g, const struct lookup_end *end)
+{
+    for (; d->seen <= end->n; d->seen++) {
+        bool is_last = d->seen == end->n;
+        const struct lookup_end to = {end->ids, d->seen, is_last ? end->last : end->ids[d->seen]};
+        follow(d, &to);
+    }
+    for (uint32_t i = d->at; !d->is_lost && i < d->file.n && propose(d, g, d->file.ids[i]); i++)
+        ;
+}
+
+/* ---- how many pay ---- */
+
+static uint32_t class_of(uint32_t len)
+{
+    static const uint32_t from[DRAFT_CLASSES] = {0, 4, 6, 10, 20};
+    uint32_t i = DRAFT_CLASSES - 1;
+    while (len < from[i])
+        i--;
+    return i;
+}
+
+/* Returns how many of the proposed tokens are expected to save the most time. Less than a tenth is not worth
+ * a chain: times vary. */
+static uint32_t how_many(const struct draft *d, const struct draft_costs *c)
+{
+    float rate = c->rates[d->class_idx], best = 1.1f, expected = 1, power = 1;
+    float pick = c->single_ns ? (float)c->pick_ns / (float)c->single_ns : 0;
+    uint32_t n = 0;
+    for (uint32_t k = 1; k < d->n_ids; k++) {
+        power *= rate;
+        expected += power;
+        float gain = expected / (1 + c->slope * (float)k + pick * expected);
+        if (gain > best) {
+            best = gain;
+            n = k;
+        }
+    }
+    return n;
+}
+
+/* Notes whether the last first proposal was right, evaluated or not. */
+static void learn(struct draft *d, struct draft_costs *c, int32_t id)
+{
+    float *rate = &c->rates[d->class_idx];
+    if (d->guess >= 0 && d->options.kind != DRAFT_FILE)
+        *rate += ((d->guess == id ? 1.0f : 0.0f) - *rate) / 16;
+}
+
+/* Fills d->ids with the token and what may follow. */
+static void prepare(struct draft *d, struct generator *g, int32_t id)
+{
+    const struct moeflux_session *s = g->sequence;
+    const struct lookup_end end = {moeflux_session_history(s), moeflux_session_position(s), id};
+    uint32_t len = 0;
+    learn(d, &g->draft_costs, id);
+    d->ids[0] = id;
+    d->n_ids = 1;
+    d->room = g->max_context > end.n ? g->max_context - end.n : 1;
+    if (d->options.kind == DRAFT_FILE) {
+        propose_file(d, g, &end);
+    } else {
+        if (d->mark != s->mark || d->lookup.n > end.n)
+            lookup_clear(&d->lookup);
+        d->mark = s->mark;
+        lookup_add(&d->lookup, end.ids, end.n);
+        len = propose_again(d, g, &end);
+    }
+    d->class_idx = class_of(len);
+    d->guess = d->n_ids > 1 ? d->ids[1] : -1;
+    if (d->options.kind == DRAFT_AUTO && d->n_ids > 1)
+        d->n_ids = 1 + how_many(d, &g->draft_costs);
+}
+
+/* ---- evaluations ---- */
+
+/* Notes the time of a chain of n tokens. A single measurement may be far off: another process ran. */
+static void time_chain(struct draft_costs *c, uint32_t n, uint64_t ns)
+{
+    if (c->single_ns == 0)
+        return;
+    float more = ((float)ns / (float)c->single_ns - 1) / (float)(n - 1);
+    more = more < 0 ? 0 : more > 2 * c->slope + 0.1f ? 2 * c->slope + 0.1f : more;
+    c->slope += (more - c->slope) / 4;
+}
+
+/* Evaluates d->ids. Returns the number of tokens evaluated. */
+static int run(struct draft *d, struct generator *g, struct moeflux_err *e)
+{
+    uint64_t start = clock_ns();
+    const struct sampler *sampler = d->options.needs_logits ? NULL : g->sampler;
+    int n = verify_run(g->sequence, d->ids, d->n_ids, sampler, e);
+    if (n < 0)
+        return n;
+    if ((uint32_t)n < d->n_ids) /* there is no memory for more */
+        d->most = n > 0 ? (uint32_t)n - 1 : 0;
+    if (n > 1)
+        time_chain(&g->draft_costs, (uint32_t)n, clock_ns() - start);
+    d->counts.n_runs += n > 0;
+    d->counts.n_drafted += n > 1 ? (uint64_t)n - 1 : 0;
+    return n;
+}
+
+bool draft_has(const struct draft *d, const struct generator *g, int32_t id)
+{
+    return d && verify_has(g->sequence, id);
+}
+
+int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **row, const uint32_t **result,
+               struct moeflux_err *e)
+{
+    *row = NULL;
+    if (!d || d->most == 0)
+        return 0;
+    bool has = draft_has(d, g, id);
+    prepare(d, g, id);
+    d->waits = d->n_ids > 1;
+    d->counts.n_accepted += has;
+    /* The device has begun this token already: the chain begins with the next one. */
+    bool runs = !has && d->n_ids > 1 && !verify_is_late(g->sequence);
+    int rc = runs ? run(d, g, e) : 0;
+    if (rc < 0)
+        return rc;
+    if (!has && rc == 0)
+        return 0;
+    *row = verify_take(g->sequence, result);
+    return 1;
+}
+
+bool draft_waits(const struct draft *d)
+{
+    return d && d->waits;
+}
+
+void draft_count(struct draft *d, struct generator *g, uint64_t ns)
+{
+    struct draft_costs *c = &g->draft_costs;
+    if (!d)
+        return;
+    d->counts.n_runs++;
+    c->single_ns = c->single_ns ? c->single_ns - c->single_ns / 8 + ns / 8 : ns;
+    /* A price that nothing has paid for long was perhaps another process's. */
+    if (d->guess >= 0)
+        c->slope -= c->slope / 256;
+}
+
+void draft_count_pick(struct draft_costs *c, uint64_t ns)
+{
+    c->pick_ns = c->pick_ns ? c->pick_ns - c->pick_ns / 8 + ns / 8 : ns;
+}
+
+struct draft_counts draft_counts_of(const struct draft *d)
+{
+    return d ? d->counts : (struct draft_counts){0};
+}

@@ -1,0 +1,86 @@
+/* draft.h - proposes tokens that may follow, and evaluates them with the current one (engine/run/verify.h).
+ *
+ * A proposed token counts when it is the one that is chosen after those before it: with the same logits, the
+ * same constraint and the same random number as without drafts. So drafts change no answer, only the number
+ * of evaluations.
+ *
+ *   ngram   what followed the longest earlier occurrence of the text's end, in the sequence
+ *   file    a text to follow: its next tokens, from where the answer agrees with it
+ *   auto    ngram while that saves time: not where experts are read from disk, and as many tokens as the
+ *           shares of right proposals and the measured times suggest */
+#ifndef MOEFLUX_GENERATE_DRAFT_H
+#define MOEFLUX_GENERATE_DRAFT_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/run/verify.h"
+
+struct draft;
+struct generator;
+struct moeflux_err;
+
+/* Most tokens that may be proposed at once: with the current one they are a chain. */
+enum { DRAFT_MOST = VERIFY_ROWS - 1 };
+
+enum draft_kind { DRAFT_AUTO, DRAFT_OFF, DRAFT_NGRAM, DRAFT_FILE };
+
+struct draft_options { /* zeroed: auto */
+    enum draft_kind kind;
+    const char *path; /* DRAFT_FILE only; borrowed */
+    uint32_t most;    /* tokens, 1 to DRAFT_MOST; 0: DRAFT_MOST */
+    /* the answer has a constraint, whose mask differs from token to token, or log-probabilities: a device
+     * does not sample. Set by answer_run */
+    bool needs_logits;
+    bool no_files; /* draft_options_parse refuses DRAFT_FILE: the text comes from a client */
+};
+
+/* Reads "off", "ngram", "auto" or "file:PATH" into kind and path, which borrows from the text. name: what the
+ * error names. ERR_USAGE. */
+int draft_options_parse(struct draft_options *o, const char *name, const char *text, struct moeflux_err *e);
+
+/* How much drafts have saved on a model so far, for auto; zeroed: nothing is known. */
+enum { DRAFT_CLASSES = 5 };
+struct draft_costs {
+    bool is_known;
+    float rates[DRAFT_CLASSES]; /* shares of right first tokens, by the length of the occurrence */
+    float slope;                /* time of each further token of a chain; one token by itself: 1 */
+    uint64_t single_ns;         /* one token by itself, with the sampling after it */
+    uint64_t pick_ns;           /* sampling after a token of a chain */
+};
+
+struct draft_counts {
+    uint64_t n_drafted;  /* proposed tokens that were evaluated */
+    uint64_t n_accepted; /* those of them that are part of the answer */
+    uint64_t n_runs;     /* evaluations */
+};
+
+/* Makes the draft of an answer to the generator's sequence. *out is NULL without drafts. ERR_UNSUPPORTED:
+ * this model, as it was opened, cannot evaluate what was explicitly asked for. ERR_IO, ERR_FORMAT: the file;
+ * ERR_MEMORY. */
+int draft_new(struct draft **out, const struct draft_options *o, struct generator *g, struct moeflux_err *e);
+void draft_free(struct draft *d); /* NULL is legal */
+
+/* Appends a token to the generator's sequence, if it was in a chain or a chain is worth while. Returns 1:
+ * *row are the logits after it, [vocab_size], borrowed until the next call; or NULL, and *result is what the
+ * device has sampled (step_take). Returns 0: the caller evaluates the token. */
+int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **row, const uint32_t **result,
+               struct moeflux_err *e);
+/* Returns whether draft_eval would return the logits after this token without an evaluation. */
+bool draft_has(const struct draft *d, const struct generator *g, int32_t id);
+/* Returns whether the caller's evaluation of the token should not begin the next one too: tokens are to be
+ * proposed after this one. */
+bool draft_waits(const struct draft *d);
+/* Counts an evaluation by the caller with the sampling after it, which took so long. */
+void draft_count(struct draft *d, struct generator *g, uint64_t ns);
+/* Counts the time of the sampling after a token that draft_eval has appended. */
+void draft_count_pick(struct draft_costs *c, uint64_t ns);
+struct draft_counts draft_counts_of(const struct draft *d); /* NULL: zeros */
+
+/* Returns the tokens per evaluation; n_runs is not 0. */
+static inline double draft_rate(const struct draft_counts *c)
+{
+    return (double)(c->n_runs + c->n_accepted) / (double)c->n_runs;
+}
+
+#endif
