@@ -20,8 +20,8 @@ static int allocate_on(const struct moeflux_session *s, struct stage_state *on, 
                                        forward_n_older((uint32_t)(on - s->on), s->model->n_stages));
     int rc = blocks_make_table(&on->tables[ARCH_ROWS], z->kv_block ? s->max_blocks : 0, s->max_blocks, at, e);
     if (rc == 0)
-        rc = blocks_make_table(&on->tables[ARCH_WINDOW], (uint32_t)size_min(ring, s->max_blocks), s->max_blocks, at,
-                        e);
+        rc = blocks_make_table(&on->tables[ARCH_WINDOW], (uint32_t)size_min(ring, s->max_blocks),
+                               s->max_blocks, at, e);
     if (rc == 0)
         rc = exec_buffer_new(at->exec, &on->recurrent, EXEC_DEVICE, size_max(z->recurrent, 4), e);
     if (rc == 0)

@@ -12,16 +12,19 @@ struct batcher {
     struct moeflux_model *model;
     uint32_t most; /* most tokens of a group */
     uint32_t n_stages;
-    bool is_exact;                      /* moeflux_batched_is_exact */
+    bool is_exact; /* moeflux_batched_is_exact */
+    bool prompts_first;
     pthread_mutex_t lock;               /* protects the members below */
     struct batcher_slot *first, **last; /* waiting slots, the oldest first */
     /* threads that joined, that wait, whose tokens are in flight */
     uint32_t n_joined, n_waiting, n_in_flight;
+    /* threads that evaluate a prompt; those that joined since the last group began */
+    uint32_t n_coming, n_came;
     uint32_t n_slots;
     bool is_taken; /* a group is on the first device */
 };
 
-int batcher_new(struct batcher **out, struct moeflux_model *m, struct moeflux_err *e)
+int batcher_new(struct batcher **out, struct moeflux_model *m, bool prompts_first, struct moeflux_err *e)
 {
     struct batcher *b = *out = mem_new(1, sizeof *b, e);
     if (!b)
@@ -30,6 +33,7 @@ int batcher_new(struct batcher **out, struct moeflux_model *m, struct moeflux_er
     b->most = (uint32_t)size_min(moeflux_max_batched(m), BATCHER_MOST);
     b->n_stages = batched_n_stages(m);
     b->is_exact = moeflux_batched_is_exact(m);
+    b->prompts_first = prompts_first && b->n_stages == 1;
     b->last = &b->first;
     if (pthread_mutex_init(&b->lock, NULL) == 0)
         return 0;
@@ -53,11 +57,18 @@ static uint32_t group_size(const struct batcher *b)
     return (uint32_t)size_min(b->most, div_up(b->n_joined, b->n_stages));
 }
 
+/* Returns whether the group waits for threads that evaluate a prompt. */
+static bool awaits_prompts(const struct batcher *b)
+{
+    return b->prompts_first && b->n_coming > 0 && b->n_waiting < b->most && b->n_came < b->most;
+}
+
 /* Returns whether a group can begin: it is full, or every other thread waits or has its token in flight. */
 static bool is_ready(const struct batcher *b)
 {
     uint32_t n_away = b->n_joined - b->n_waiting - b->n_in_flight;
-    return b->n_waiting > 0 && !b->is_taken && (b->n_waiting >= group_size(b) || n_away == 0);
+    return b->n_waiting > 0 && !awaits_prompts(b) && !b->is_taken &&
+           (b->n_waiting >= group_size(b) || n_away == 0);
 }
 
 /* Wakes the thread that waits longest: it evaluates the group. */
@@ -85,6 +96,7 @@ static void take_group(struct batcher *b, struct batcher_slot *leader)
     leader->n_group = n;
     b->n_waiting -= n;
     b->n_in_flight += n;
+    b->n_came = 0;
     b->is_taken = true;
 }
 
@@ -180,7 +192,7 @@ static int eval(struct batcher_slot *slot, struct generator *g, int32_t id, cons
 static bool is_alone(struct batcher *b)
 {
     pthread_mutex_lock(&b->lock);
-    bool is = b->n_joined == 1;
+    bool is = b->n_joined == 1 && !(b->prompts_first && b->n_coming > 0);
     pthread_mutex_unlock(&b->lock);
     return is;
 }
@@ -223,14 +235,32 @@ void batcher_bind(struct batcher *b, struct batcher_slot *slot, struct generator
     g->evaluator = (struct generator_evaluator){eval_token, eval_step, slot};
 }
 
+/* The caller holds the lock. */
+static void expect(struct batcher_slot *slot, bool is_coming)
+{
+    struct batcher *b = slot->batcher;
+    b->n_coming += (uint32_t)is_coming - (uint32_t)slot->is_coming;
+    slot->is_coming = is_coming;
+}
+
+void batcher_expect(struct batcher_slot *slot, bool is_coming)
+{
+    struct batcher *b = slot->batcher;
+    pthread_mutex_lock(&b->lock);
+    expect(slot, is_coming);
+    wake(b);
+    pthread_mutex_unlock(&b->lock);
+}
+
 static void join(struct batcher_slot *slot, bool joins)
 {
     struct batcher *b = slot->batcher;
     pthread_mutex_lock(&b->lock);
+    b->n_came += joins && slot->is_coming;
+    expect(slot, false);
     b->n_joined += joins ? 1 : UINT32_MAX;
     slot->has_joined = joins;
-    if (!joins)
-        wake(b);
+    wake(b);
     pthread_mutex_unlock(&b->lock);
 }
 

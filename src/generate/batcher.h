@@ -2,8 +2,12 @@
  *
  * A thread with a token waits for others; then one of the waiting threads evaluates a group of tokens. The
  * size of groups keeps every device of the model busy: with n consecutive devices there are at least n
- * groups, if there are that many answers. A group begins on the first device when the previous one has left
- * it. The results are batch-invariant. */
+ * groups, if there are that many answers. A group begins on the first device when the previous one has
+ * left it. The results are batch-invariant.
+ *
+ * With `prompts_first`, on one device, a group waits for the threads that evaluate a prompt, so that
+ * groups are as large as they can be; but for no more prompts than a group may have tokens, because
+ * prompts may never end. */
 #ifndef MOEFLUX_GENERATE_BATCHER_H
 #define MOEFLUX_GENERATE_BATCHER_H
 
@@ -26,6 +30,7 @@ struct batcher_slot {
     void *owner; /* the thread's own pointer */
     struct batcher *batcher;
     bool has_joined; /* the thread decodes an answer: others wait for its tokens */
+    bool is_coming;  /* the thread evaluates a prompt and will join */
     /* The slots of the group that this thread evaluates; n_group 0: none. A progress callback on the thread
      * may read them. */
     struct batcher_slot *group[BATCHER_MOST];
@@ -42,13 +47,15 @@ struct batcher_slot {
 };
 
 /* Creates a batcher. The model must outlive it. ERR_MEMORY. */
-int batcher_new(struct batcher **out, struct moeflux_model *m, struct moeflux_err *e);
+int batcher_new(struct batcher **out, struct moeflux_model *m, bool prompts_first, struct moeflux_err *e);
 /* Frees a batcher, once no answer runs. NULL is legal. */
 void batcher_free(struct batcher *b);
 
 /* Sends the generator's single tokens through the batcher while an answer runs. The generator still belongs
  * to the slot's thread. */
 void batcher_bind(struct batcher *b, struct batcher_slot *slot, struct generator *g);
+/* Says that the slot's thread evaluates a prompt now, or that no answer will follow. */
+void batcher_expect(struct batcher_slot *slot, bool is_coming);
 /* Does the work of answer_run with a generator that was bound. */
 int batcher_answer(struct batcher_slot *slot, struct answer *a, struct generator *g,
                    const struct answer_options *o, struct moeflux_err *e);

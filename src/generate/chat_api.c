@@ -54,7 +54,7 @@ static int prepare(struct moeflux_chat *c, struct moeflux_model *m, struct moefl
     if (!rc)
         rc = constrain_share(&c->generator, e);
     if (!rc)
-        rc = batcher_new(&c->batcher, m, e);
+        rc = batcher_new(&c->batcher, m, false, e);
     if (!rc && !(c->has_lock = pthread_mutex_init(&c->lock, NULL) == 0))
         rc = err_set(e, ERR_MEMORY, "out of memory for a lock");
     return rc;

@@ -17,17 +17,18 @@ struct prefix_stops { /* zeroed at first */
     uint32_t n_shared;
 };
 
-/* Where a prompt is cut into evaluations for the sake of other prompts with the same beginning, whether or not
- * there are any: the request alone gives the positions. So a result that depends on where a prompt is cut does
- * not depend on other requests. */
+/* Where a prompt is cut into evaluations for the sake of other prompts with the same beginning, whether or
+ * not there are any: the request alone gives the positions. So a result that depends on where a prompt is
+ * cut does not depend on other requests. */
 enum { PREFIX_MAX_CUTS = 2 };
 struct prefix_cuts { /* zeroed at first */
     uint32_t n;
     uint32_t at[PREFIX_MAX_CUTS]; /* positions, ascending */
 };
 
-/* Adds a position after the others to the cuts of a prompt of n tokens. Leaves it out if it ends a piece of less
- * than PREFIX_LEAST_CUT tokens, because each piece costs an evaluation, or not before the prompt's end. */
+/* Adds a position after the others to the cuts of a prompt of n tokens. Leaves it out if it ends a piece
+ * of less than PREFIX_LEAST_CUT tokens, because each piece costs an evaluation, or not before the prompt's
+ * end. */
 enum { PREFIX_LEAST_CUT = 128 };
 void prefix_cut_at(struct prefix_cuts *cuts, uint32_t pos, uint32_t n);
 
@@ -40,7 +41,8 @@ struct prefix_evaluated {
 /* Returns the last position up to `pos` where an evaluation of the prompt ends: a cut, or whole chunks after
  * one or after the beginning. chunk 0: `pos`. */
 uint32_t prefix_place(const struct prefix_cuts *cuts, uint32_t chunk, uint32_t pos);
-/* Returns how many of the first n tokens, which two prompts have in common, are cut in the same way in both. */
+/* Returns how many of the first n tokens, which two prompts have in common, are cut in the same way in
+ * both. */
 uint32_t prefix_cut_alike(const struct prefix_cuts *a, const struct prefix_cuts *b, uint32_t n);
 
 /* Adds a position. Leaves it out if another one is closer than `gap` tokens, because each costs an evaluation

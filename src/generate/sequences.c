@@ -20,8 +20,8 @@ struct entry {
     struct moeflux_session *session; /* NULL: the entry is free */
     bool used;
     bool changed; /* since it was loaded or saved */
-    /* The last prompt, set when it is put back. The next prompt of a conversation usually keeps it, but not all
-     * of the answer. */
+    /* The last prompt, set when it is put back. The next prompt of a conversation usually keeps it, but
+     * not all of the answer. */
     struct prefix_evaluated prompt;
     uint64_t last_use;
     uint64_t bytes; /* bytes of its state when it was last taken or put back */
@@ -241,9 +241,9 @@ static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moef
     return rc ? rc : use(q, x, out);
 }
 
-/* Returns whether reusing `best` would lose more of another conversation than it saves, while there is another
- * entry. A prompt that has more than the beginning of all conversations is a later one of the same: its
- * template wrote the turns in another way, or the user went back. */
+/* Returns whether reusing `best` would lose more of another conversation than it saves, while there is
+ * another entry. A prompt that has more than the beginning of all conversations is a later one of the
+ * same: its template wrote the turns in another way, or the user went back. */
 static bool would_lose(struct sequences *q, const struct entry *best, uint32_t n_reused, uint32_t n_shared)
 {
     return best && n_reused <= n_shared && 2 * (uint64_t)n_reused < best->prompt.n &&

@@ -11,8 +11,8 @@
 /* A shorter piece of a prompt is not worth an evaluation of its own. */
 enum { LEAST_GAP = 8, LEAST_SYSTEM = 32 };
 
-/* Returns the length of the common prefix with the prompt of other messages, or, without any (NULL), of another
- * text; 0: they cannot be encoded. Takes ownership of `messages`. */
+/* Returns the length of the common prefix with the prompt of other messages, or, without any (NULL), of
+ * another text; 0: they cannot be encoded. Takes ownership of `messages`. */
 static uint32_t common_with_other(const struct request *r, struct generator *g, json_t *messages,
                                   const char *text)
 {

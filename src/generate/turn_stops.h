@@ -12,8 +12,9 @@ struct request;
 /* Fills `st` with the positions. r: encoded by g. Positions that cannot be found are left out. */
 void turn_stops_find(const struct request *r, struct generator *g, struct prefix_stops *st);
 
-/* Fills `cuts` with the ends of what other requests may begin with, too: the system text with the tools, and all
- * that comes before the last question, such as examples. It depends on the request alone. r: encoded by g. */
+/* Fills `cuts` with the ends of what other requests may begin with, too: the system text with the tools,
+ * and all that comes before the last question, such as examples. It depends on the request alone. r:
+ * encoded by g. */
 void turn_cuts_find(const struct request *r, struct generator *g, struct prefix_cuts *cuts);
 
 #endif

@@ -185,8 +185,8 @@ static void put_sequence(struct worker *k, bool keep)
     pthread_mutex_unlock(&k->copy->lock);
 }
 
-/* Frees the memory of an idle sequence of a copy, which is saved first, or of a shared beginning. False: there
- * is none. */
+/* Frees the memory of an idle sequence of a copy, which is saved first, or of a shared beginning. False:
+ * there is none. */
 static bool shrink(struct worker *k, struct copy *c)
 {
     pthread_mutex_lock(&c->lock);
@@ -208,8 +208,9 @@ static void stop_at_common_prefix(struct prefix_stops *stops, uint32_t common_pr
         prefix_stop_at(stops, common_prefix, WORTH_IT / 8);
 }
 
-/* Gives the sequence the beginnings of the prompt that other sequences have. *ours: tokens of the one that this
- * worker computes for others; 0: none. In conversations only a beginning that another one has is worth it. */
+/* Gives the sequence the beginnings of the prompt that other sequences have. *ours: tokens of the one that
+ * this worker computes for others; 0: none. In conversations only a beginning that another one has is
+ * worth it. */
 static int share_prefix(struct worker *k, struct prefill *p, uint32_t *ours, struct moeflux_err *e)
 {
     struct moeflux_session *s = k->generator.sequence;
@@ -271,6 +272,7 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
                         .passes_last = k->all->options.converse};
     int rc;
     k->held = (struct prefix_evaluated){p.n, p.cuts};
+    batcher_expect(&k->slot, true);
     do {
         rc = try_prefill(k, c, &p, n_reused, e);
     } while (rc == ERR_NO_FIT && shrink(k, k->copy));
@@ -298,7 +300,9 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
                                      .ctx = k};
     int rc = c->score ? moeflux_session_clear(k->generator.sequence, e) : 0;
     k->held.n = c->score ? 0 : k->held.n;
-    return rc ? rc : choice_answer(c, &call, a, e);
+    rc = rc ? rc : choice_answer(c, &call, a, e);
+    batcher_expect(&k->slot, false);
+    return rc;
 }
 
 /* Returns the result of the last choice that was computed. */
@@ -369,7 +373,7 @@ static int make_copies(struct workers *w, struct moeflux_err *e)
         if (!rc)
             rc = shared_prefixes_new(&c->prefixes, generator_copy(g, w->n_copies), g->max_context, e);
         if (!rc)
-            rc = batcher_new(&c->batcher, generator_copy(g, w->n_copies), e);
+            rc = batcher_new(&c->batcher, generator_copy(g, w->n_copies), !w->options.converse, e);
     }
     return rc;
 }

@@ -8,8 +8,8 @@
 #include "engine/session.h"
 #include "sequence.h"
 
-/* Rows, recurrences, windows; latents, compressed rows, indexers, n-grams. A fork is the same on every device:
- * software Vulkan devices, which take long to open a model, have the first ones. */
+/* Rows, recurrences, windows; latents, compressed rows, indexers, n-grams. A fork is the same on every
+ * device: software Vulkan devices, which take long to open a model, have the first ones. */
 static const char *const models[] = {"tests/models/qwen3-odd/mlx",       "tests/models/qwen-odd/mlx",
                                      "tests/models/families/gptoss-odd", "tests/models/deepseek-odd/mlx",
                                      "tests/models/families/v4-odd",     "tests/models/families/glm53f-odd",

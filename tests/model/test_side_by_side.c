@@ -323,7 +323,7 @@ static void answer_all(struct generator *g, struct answering *list, bool side_by
     struct batcher *b;
     struct moeflux_err e = {0};
     pthread_barrier_t start;
-    check_ok(batcher_new(&b, g->model, &e), &e);
+    check_ok(batcher_new(&b, g->model, false, &e), &e);
     assert_int_equal(pthread_barrier_init(&start, NULL, ANSWERS), 0);
     for (uint32_t i = 0; i < ANSWERS; i++) {
         begin_answer(&list[i], g, b, i);

@@ -11,8 +11,8 @@
 int rewind_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint32_t parity,
                       struct moeflux_err *e);
 
-/* Writes a checkpoint's recurrent states and windows, of this sequence or of another one of the model, into the
- * sequence; its position stays. ERR_DEVICE, ERR_INTERRUPTED. */
+/* Writes a checkpoint's recurrent states and windows, of this sequence or of another one of the model,
+ * into the sequence; its position stays. ERR_DEVICE, ERR_INTERRUPTED. */
 int rewind_put_back(struct moeflux_session *s, const struct checkpoint *c, struct moeflux_err *e);
 
 /* Restores the states of s->pos after a chunk there failed, if possible; else goes to the newest
