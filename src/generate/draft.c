@@ -95,8 +95,8 @@ static int refuse(const struct draft_options *o, struct moeflux_err *e)
 {
     return err_set(
         e, ERR_UNSUPPORTED,
-        "draft %s: an evaluation takes a single token with --trace, --prefer-resident or --chunk 1, "
-        "and on matrix units with --parallel above %d",
+        "draft %s: an evaluation takes a single token with a trace, `prefer_resident` or `chunk` 1, "
+        "and on matrix units with `n_parallel` above %d",
         o->kind == DRAFT_FILE ? "file" : "ngram", EXEC_MAX_INVARIANT);
 }
 

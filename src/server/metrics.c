@@ -7,8 +7,9 @@
 
 /* Seconds; the last bucket has no bound. */
 static const double first_bounds[METRICS_BUCKETS - 1] = {0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 100},
-                    between_bounds[METRICS_BUCKETS - 1] = {0.002, 0.005, 0.01, 0.02, 0.03, 0.05,
-                                                           0.1,   0.2,   0.5,  1,    5};
+                                                   between_bounds[METRICS_BUCKETS - 1] = {
+                                                       0.002, 0.005, 0.01, 0.02, 0.03, 0.05,
+                                                       0.1,   0.2,   0.5,  1,    5};
 
 int metrics_init(struct metrics *m, struct moeflux_err *e)
 {

@@ -160,7 +160,7 @@ fails 2 '--draft-max' "$@" --draft-max 8
 fails 2 '--draft-max' "$@" --draft-max 0
 fails 1 "$tmp/none" "$@" -n 5 --draft "file:$tmp/none"
 run 1 "$MOEFLUX" "$@" -n 5 --draft ngram --trace "$tmp/trace"
-err_line 'draft ngram.*--trace'
+err_line 'draft ngram.*a trace'
 
 end_claim
 python3 tests/cli/draft.py "$MOEFLUX" "$model" || n_failed=$((n_failed + 1))

@@ -171,8 +171,7 @@ static double kv_error(struct talk *a, struct talk *b, uint32_t n)
     for (uint32_t i = 0; i < a->s->n_blocks; i++) {
         uint64_t here = size_min(n - (i << KV_BLOCK_SHIFT), 1u << KV_BLOCK_SHIFT);
         const struct exec_buffer *of_a = &a->s->on[0].tables[ARCH_ROWS].blocks[i]->buffer;
-        float *x = read_back(a, of_a),
-              *y = read_back(b, &b->s->on[0].tables[ARCH_ROWS].blocks[i]->buffer);
+        float *x = read_back(a, of_a), *y = read_back(b, &b->s->on[0].tables[ARCH_ROWS].blocks[i]->buffer);
         for (uint64_t at = 0; at < of_a->bytes / sizeof(float); at += half)
             worst = fmax(worst, relative_error(x + at, y + at, here * row));
         free(x);
