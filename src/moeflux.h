@@ -392,11 +392,12 @@ int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_
                           struct moeflux_err *e);
 
 /* Makes `to` a sequence of the first `pos` tokens of `from`, without evaluating them; what `to` had is
- * dropped, its checkpoints too. Rows of the KV cache are in memory once for both, until one of them goes back
- * before `pos`; recurrent states and the rows of windows are copied. `from` must not be evaluated meanwhile.
- * pos: at most the position of `from`. With recurrent layers, or if a window no longer has the rows before
- * `pos`, it is that position or one of a checkpoint. Errors: _USAGE (another `pos`, another model, a context
- * of fewer tokens; nothing changes, or `to` is empty); _NO_FIT, _MEMORY, _DEVICE: `to` is empty. */
+ * dropped, its checkpoints too. Rows of the KV cache are in memory once for both, until one of them goes
+ * back before `pos`; recurrent states and the rows of windows are copied. `from` must not be evaluated
+ * meanwhile; several threads may fork it at once. pos: at most the position of `from`. With recurrent
+ * layers, or if a window no longer has the rows before `pos`, it is that position or one of a checkpoint.
+ * Errors: _USAGE (another `pos`, another model, a context of fewer tokens; nothing changes, or `to` is
+ * empty); _NO_FIT, _MEMORY, _DEVICE: `to` is empty. */
 int moeflux_session_fork(struct moeflux_session *to, struct moeflux_session *from, uint32_t pos,
                          struct moeflux_err *e);
 

@@ -98,7 +98,8 @@ int moeflux_session_fork(struct moeflux_session *to, struct moeflux_session *fro
                          struct moeflux_err *e)
 {
     int rc = check(to, from, pos, e);
-    if (rc == 0)
+    /* Other threads may fork it at the same time: one that is ready is only read. */
+    if (rc == 0 && (from->is_stopped || from->needs_clear))
         rc = sequence_make_ready(from, e);
     if (rc == 0)
         rc = moeflux_session_clear(to, e);
