@@ -6,7 +6,7 @@
  * left it. The results are batch-invariant.
  *
  * With `prompts_first`, on one device, a group waits for the threads that evaluate a prompt, so that
- * groups are as large as they can be; but for no more prompts than a group may have tokens, because
+ * groups are as large as they can be. It waits for no more prompts than a group may have tokens, because
  * prompts may never end. */
 #ifndef MOEFLUX_GENERATE_BATCHER_H
 #define MOEFLUX_GENERATE_BATCHER_H

@@ -55,7 +55,7 @@ struct job { /* freed with jobs_release */
      * before the job is added. */
     uint32_t copy;
 
-    /* Of the jobs that wait, those with the lowest number are taken first. Set before the job is added. */
+    /* Waiting jobs with the lowest number are taken first. Set before the job is added. */
     int32_t priority;
 
     atomic_bool cancelled; /* nobody waits for it any more */

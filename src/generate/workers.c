@@ -166,7 +166,9 @@ static int take_sequence(struct worker *k, struct moeflux_err *e)
     k->common_prefix = with_jobs > with_idle ? with_jobs : with_idle;
     int rc =
         first->score ? sequences_take_empty(c->sequences, s, e) : sequences_take(c->sequences, &prompt, s, e);
-    k->held = rc ? (struct prefix_evaluated){0} : sequences_held(c->sequences, *s);
+    k->held = (struct prefix_evaluated){0};
+    if (!rc)
+        k->held = sequences_held(c->sequences, *s);
     pthread_mutex_unlock(&c->lock);
     return rc;
 }

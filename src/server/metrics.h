@@ -24,8 +24,9 @@ struct metrics {
     uint64_t n_prompt, n_cached, n_answered;               /* tokens */
     uint64_t n_drafted, n_accepted, n_evaluations;         /* draft_counts */
     uint64_t decode_ns;
-    struct metrics_times first, between; /* from a request to its first token; from a token to the next one */
-    struct moeflux_stats engine;         /* last values that a worker reported */
+    struct metrics_times first,
+        between;                 /* times from a request to its first token; from a token to the next one */
+    struct moeflux_stats engine; /* last values that a worker reported */
     struct sequences_counts sequences;
 };
 

@@ -392,7 +392,7 @@ if [ -e /dev/full ]; then
 fi
 
 claim what_lines_begin_with_is_computed_once_and_changes_no_answer
-# A system text; and messages of examples after another one, some of which begin alike.
+# A system text; and messages of examples after another one, some of which have a common beginning.
 python3 - "$tmp/in" <<'END'
 import json, sys
 text = 'The river was very quiet. Leo likes bread and honey. The mouse ate some berries. '

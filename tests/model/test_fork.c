@@ -41,11 +41,12 @@ static void go_on(struct pair *p, struct moeflux_session *s, float *rows)
     struct moeflux_err e = {0};
     int32_t ids[N_MORE];
     sequence_ids(&p->q, 5, ids, N_MORE);
+    struct moeflux_outputs out = {.logits = rows};
     for (uint32_t i = 0, at = 0; i < N_ROWS; i++) {
         uint32_t n = i == 0 ? N_MORE - N_ROWS + 1 : 1;
-        const struct moeflux_outputs out = {.logits = rows + (size_t)i * p->q.vocab};
         check_ok(moeflux_session_eval(s, ids + at, n, &out, &e), &e);
         at += n;
+        out.logits += p->q.vocab;
     }
 }
 
@@ -97,7 +98,7 @@ static void check_forks(struct pair *p)
     struct moeflux_err e = {0};
     check_ok(moeflux_session_fork(p->to, p->q.s, N, &e), &e);
     check_goes_on(p, p->to, N);
-    /* At a checkpoint, in the place of what was there. */
+    /* The other place is a checkpoint; what was in the sequence is gone. */
     check_ok(moeflux_session_fork(p->to, p->q.s, AT, &e), &e);
     check_goes_on(p, p->to, AT);
 }
