@@ -41,7 +41,8 @@ static void go_on(struct pair *p, struct moeflux_session *s, float *rows)
     struct moeflux_err e = {0};
     int32_t ids[N_MORE];
     sequence_ids(&p->q, 5, ids, N_MORE);
-    struct moeflux_outputs out = {.logits = rows};
+    struct moeflux_outputs out = {0};
+    out.logits = rows;
     for (uint32_t i = 0, at = 0; i < N_ROWS; i++) {
         uint32_t n = i == 0 ? N_MORE - N_ROWS + 1 : 1;
         check_ok(moeflux_session_eval(s, ids + at, n, &out, &e), &e);
