@@ -164,8 +164,11 @@ static int take_sequence(struct worker *k, struct moeflux_err *e)
     pthread_mutex_lock(&c->lock);
     uint32_t with_idle = converses ? sequences_common(c->sequences, prompt.ids, prompt.n) : 0;
     k->common_prefix = with_jobs > with_idle ? with_jobs : with_idle;
-    int rc =
-        first->score ? sequences_take_empty(c->sequences, s, e) : sequences_take(c->sequences, &prompt, s, e);
+    int rc;
+    do
+        rc = first->score ? sequences_take_empty(c->sequences, s, e)
+                          : sequences_take(c->sequences, &prompt, s, e);
+    while (rc == ERR_NO_FIT && shared_prefixes_shrink(c->prefixes));
     k->held = (struct prefix_evaluated){0};
     if (!rc)
         k->held = sequences_held(c->sequences, *s);
