@@ -15,7 +15,8 @@
 #include "vulkan/device.h"
 #include "vulkan/pipeline.h"
 
-enum { MOST_PIPELINES = 4096, MOST_STATISTICS = 64, N_BATCHED = 4, N_SINGLE = 4 };
+enum { MOST_PIPELINES = 4096, MOST_STATISTICS = 64, N_BATCHED = 4, N_SINGLE = 4, MOST_MODULES = 64 };
+#define LEFT_OUT ((VkPipeline)(uintptr_t)1)
 
 static const uint64_t HEAP_BYTES = (uint64_t)64 << 30;
 
@@ -29,17 +30,27 @@ int __wrap_pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct
 
 struct compiled {
     VkPipeline handle;
+    const uint32_t *code;
     struct offline_pipeline what;
+};
+
+struct module {
+    VkShaderModule handle;
+    const uint32_t *code;
 };
 
 /* Vulkan's functions have no argument for it. */
 static struct {
     struct vk driver; /* the functions that are replaced */
     uint32_t lanes;
+    bool is_brief;
     enum offline_phase phase;
     pthread_mutex_t lock; /* guards what follows: pipelines are made on several threads */
     struct compiled all[MOST_PIPELINES];
     size_t n;
+    struct module modules[MOST_MODULES]; /* the last ones */
+    const uint32_t *codes[MOST_PIPELINES];
+    size_t n_modules, n_codes;
     bool reports; /* the device has statistics of pipelines */
     atomic_uint n_buffers;
     struct pipeline_set *set;
@@ -242,24 +253,65 @@ static double thread_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
+/* Notes whose code a module has. */
+static VKAPI_ATTR VkResult VKAPI_CALL create_module(VkDevice d, const VkShaderModuleCreateInfo *info,
+                                                    const VkAllocationCallbacks *a, VkShaderModule *out)
+{
+    VkShaderModule made;
+    VkResult r = offline.driver.CreateShaderModule(d, info, a, &made);
+    pthread_mutex_lock(&offline.lock);
+    struct module *m = &offline.modules[offline.n_modules++ % MOST_MODULES];
+    *m = (struct module){made, info->pCode};
+    pthread_mutex_unlock(&offline.lock);
+    *out = made;
+    return r;
+}
+
+/* Whether another pipeline of the kernel, with other constants, stands for it. Notes the kernel. */
+static bool is_left_out(VkShaderModule module, struct compiled *c)
+{
+    bool found = false;
+    pthread_mutex_lock(&offline.lock);
+    for (size_t i = 0; i < MOST_MODULES; i++)
+        if (offline.modules[i].handle == module)
+            c->code = offline.modules[i].code;
+    for (size_t i = 0; i < offline.n_codes && !found; i++)
+        found = offline.codes[i] == c->code;
+    if (!found)
+        offline.codes[offline.n_codes++] = c->code;
+    pthread_mutex_unlock(&offline.lock);
+    return found && offline.is_brief;
+}
+
 static VKAPI_ATTR VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipelineCache cache, uint32_t n,
                                                        const VkComputePipelineCreateInfo *asked,
                                                        const VkAllocationCallbacks *a, VkPipeline *out)
 {
     VkComputePipelineCreateInfo info = *asked;
     info.flags |= VK_PIPELINE_CREATE_CAPTURE_STATISTICS_BIT_KHR;
+    struct compiled c = {0};
+    *out = LEFT_OUT;
+    if (is_left_out(info.stage.module, &c))
+        return VK_SUCCESS;
     double begin = thread_ms();
     VkResult r = offline.driver.CreateComputePipelines(device, cache, n, &info, a, out);
     double ms = thread_ms() - begin;
     if (r != VK_SUCCESS)
         return r;
-    struct compiled c = {.handle = *out, .what.compile_ms = ms};
+    c.handle = *out;
+    c.what.compile_ms = ms;
     read_statistics(device, &c);
     pthread_mutex_lock(&offline.lock);
     assert(n == 1 && offline.n < MOST_PIPELINES);
     offline.all[offline.n++] = c;
     pthread_mutex_unlock(&offline.lock);
     return r;
+}
+
+static VKAPI_ATTR void VKAPI_CALL destroy_pipeline(VkDevice d, VkPipeline p, const VkAllocationCallbacks *a)
+{
+    if (p != LEFT_OUT)
+        offline.driver.DestroyPipeline(d, p, a);
 }
 
 static struct compiled *find_compiled(VkPipeline handle)
@@ -417,6 +469,10 @@ int __wrap_vk_find_of_device(struct vk *v, VkDevice device, struct moeflux_err *
     v->GetBufferDeviceAddress = get_address;
     if (v->GetMemoryHostPointerPropertiesEXT)
         v->GetMemoryHostPointerPropertiesEXT = get_import;
+    offline.driver.CreateShaderModule = v->CreateShaderModule;
+    offline.driver.DestroyPipeline = v->DestroyPipeline;
+    v->CreateShaderModule = create_module;
+    v->DestroyPipeline = destroy_pipeline;
     v->CreateComputePipelines = create_pipelines;
     v->BeginCommandBuffer = begin;
     v->EndCommandBuffer = end;
@@ -493,17 +549,21 @@ static int collect(struct offline_pipeline **out, size_t *n, struct moeflux_err 
     struct offline_pipeline *all = mem_new(s->n, sizeof *all, e);
     if (!all)
         return ERR_MEMORY;
+    *n = 0;
     for (size_t i = 0; i < s->n; i++) {
         const struct pipeline *p = &s->all[i];
-        all[i] = find_compiled(p->handle)->what;
-        all[i].kernel = p->name;
+        const struct compiled *c = find_compiled(p->handle);
+        if (!c)
+            continue;
+        struct offline_pipeline *to = &all[(*n)++];
         size_t at = 0;
-        for (uint32_t k = 0; k < p->n_spec && at < sizeof all[i].constants; k++)
-            at += (size_t)snprintf(all[i].constants + at, sizeof all[i].constants - at, "%s%u", k ? "," : "",
+        *to = c->what;
+        to->kernel = p->name;
+        for (uint32_t k = 0; k < p->n_spec && at < sizeof to->constants; k++)
+            at += (size_t)snprintf(to->constants + at, sizeof to->constants - at, "%s%u", k ? "," : "",
                                    p->spec[k]);
     }
     *out = all;
-    *n = s->n;
     return 0;
 }
 
@@ -529,7 +589,9 @@ int offline_compile(const struct offline_request *q, struct offline_pipeline **o
                                       .gpu_memory_bytes = q->gpu_memory_bytes};
     struct moeflux_model *m = NULL;
     offline.n = 0;
+    offline.n_codes = 0;
     offline.lanes = q->lanes;
+    offline.is_brief = q->is_brief;
     offline.phase = OFFLINE_OPEN;
     int rc = moeflux_model_open(&m, &o, e);
     if (rc >= 0)

@@ -35,6 +35,7 @@ struct offline_pipeline {
 struct offline_request {
     const char *dir;           /* model directory */
     uint32_t lanes;            /* subgroup size that the device reports; 0: its own */
+    bool is_brief;             /* one pipeline of each kernel */
     uint32_t chunk, context;   /* as in moeflux_options */
     uint64_t gpu_memory_bytes; /* as in moeflux_options */
 };
