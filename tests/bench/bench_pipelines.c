@@ -1,12 +1,13 @@
-/* bench_pipelines.c - the registers, spills and memory of every pipeline of models, compiled for hardware that is
- * not in this machine (tests/lib/offline.h). Not a test: scripts/bench-pipelines runs it and makes tables.
+/* bench_pipelines.c - the registers, spills and memory of every pipeline of models, compiled for hardware
+ * that is not in this machine (tests/lib/offline.h). Not a test: scripts/bench-pipelines runs it and makes
+ * tables.
  *
- *   RADV_FORCE_FAMILY=gfx1030 build/tests/bench_pipelines LANES GPU_MEMORY_GB DIR...
+ *    RADV_FORCE_FAMILY=navi21 build/tests/bench_pipelines LANES GPU_MEMORY_GB DIR...
  *
- * LANES: the subgroup size, 0 for the device's own. Prints a line for each pipeline with tabs between: device,
- * directory, kernel, phases (o: opening, p: prompts, d: decode, b: batched decode, -: not run), lanes, registers,
- * spills, scalar spills, scratch bytes, shared bytes, code bytes, occupancy, compile time in ms, constants. -1:
- * not reported by the driver. */
+ * * LANES: the subgroup size, 0 for the device's own. Prints a line for each pipeline with tabs between:
+ * device, directory, kernel, phases (o: opening, p: prompts, d: decode, b: batched decode, -: not run),
+ * lanes, registers, spills, scalar spills, scratch bytes, shared bytes, code bytes, occupancy, compile
+ * time in ms, constants. -1: not reported by the driver. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>

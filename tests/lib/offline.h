@@ -1,9 +1,9 @@
-/* offline.h - compiles a model's pipelines for hardware that is not in this machine. RADV has a device for every
- * AMD chip that compiles and takes no work (RADV_FORCE_FAMILY=NAME); so have Intel's drivers with
+/* offline.h - compiles a model's pipelines for hardware that is not in this machine. RADV has a device for
+ * every AMD chip that compiles and takes no work (RADV_FORCE_FAMILY=NAME); so have Intel's drivers with
  * intel_stub_gpu. A program with this file (mk/tests.mk, OFFLINE) opens such a device, and nothing that it
  * records is submitted: kernels write nothing. All else is what the program does on a real device.
  *
- * Vulkan's functions are replaced for the whole process: one model at a time. */
+ * * Vulkan's functions are replaced for the whole process: one model at a time. */
 #ifndef MOEFLUX_TESTS_OFFLINE_H
 #define MOEFLUX_TESTS_OFFLINE_H
 
@@ -23,7 +23,7 @@ struct offline_pipeline {
     const char *kernel;              /* its name in kernels/; static */
     char constants[256];             /* specialisation constants, "1,2,3" */
     uint32_t n_runs[OFFLINE_PHASES]; /* dispatches */
-    int64_t lanes;                   /* of a subgroup */
+    int64_t lanes;                   /* subgroup size */
     int64_t registers;               /* vector registers of a lane (AMD); the most that are live (Intel) */
     int64_t spills;                  /* vector registers (AMD) or instructions (Intel) that go to memory */
     int64_t scalar_spills;           /* scalar registers that go to vector registers (AMD) */
@@ -36,8 +36,8 @@ struct offline_request {
     const char *dir;           /* model directory */
     uint32_t lanes;            /* subgroup size that the device reports; 0: its own */
     bool is_brief;             /* one pipeline of each kernel */
-    uint32_t chunk, context;   /* as in moeflux_options */
-    uint64_t gpu_memory_bytes; /* as in moeflux_options */
+    uint32_t chunk, context;   /* see moeflux_options */
+    uint64_t gpu_memory_bytes; /* see moeflux_options */
 };
 
 /* Opens the model on the first device. Evaluates a prompt, single tokens, and a batch of sequences, then

@@ -1,7 +1,8 @@
-/* Each kernel of a model on AMD's compiler: RADV's device without hardware (tests/lib/offline.h), with subgroups of
- * 32 and 64 lanes. Debian 12's Mesa takes minutes for all pipelines of a model: scripts/bench-pipelines.
+/* Each kernel of a model on AMD's compiler: RADV's device without hardware (tests/lib/offline.h), with
+ * subgroups of 32 and 64 lanes. Debian 12's Mesa takes minutes for all pipelines of a model:
+ * scripts/bench-pipelines.
  *
- * suites: check drivers */
+ * * suites: check drivers */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
