@@ -39,6 +39,10 @@ $(BUILD)/tests/test_fuzz_seeds: $(FUZZ_OBJ)
 COUNTED := malloc calloc realloc aligned_alloc posix_memalign mmap
 $(BUILD)/tests/test_token_loop: ALL_LDFLAGS += $(COUNTED:%=-Wl,--wrap=%)
 
+# Programs that compile for hardware that is not there (tests/lib/offline.h).
+OFFLINE := vk_find_of_instance vk_find_of_device pipeline_set_open
+$(BUILD)/tests/test_pipelines $(BUILD)/tests/bench_pipelines: ALL_LDFLAGS += $(OFFLINE:%=-Wl,--wrap=%)
+
 $(SHIMS): $(BUILD)/tests/%.so: tests/lib/%.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -shared -fPIC -o $@ $<

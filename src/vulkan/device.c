@@ -174,6 +174,21 @@ static const char *missing_feature(const struct vk *vk, VkPhysicalDevice p,
     return "";
 }
 
+/* Whether the driver is one that only compiles: with RADV_FORCE_FAMILY, Mesa's RADV offers a device that is
+ * not in the machine, has no node of the kernel's and fails or crashes when work is submitted. */
+static bool is_null_hardware(const struct vk *vk, VkPhysicalDevice p)
+{
+    VkPhysicalDeviceDrmPropertiesEXT node = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRM_PROPERTIES_EXT};
+    VkPhysicalDeviceDriverProperties driver = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRIVER_PROPERTIES,
+                                               .pNext = &node};
+    VkPhysicalDeviceProperties2 props = {.sType = VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_PROPERTIES_2,
+                                         .pNext = &driver};
+    if (!vk_has_extension(vk, p, VK_EXT_PHYSICAL_DEVICE_DRM_EXTENSION_NAME))
+        return false;
+    vk->GetPhysicalDeviceProperties2(p, &props);
+    return driver.driverID == VK_DRIVER_ID_MESA_RADV && !node.hasPrimary && !node.hasRender;
+}
+
 static void find_pci(const struct vk *vk, VkPhysicalDevice p, struct gpu_info *out)
 {
     VkPhysicalDevicePCIBusInfoPropertiesEXT bus = {
@@ -200,7 +215,9 @@ static void describe(const struct vk *vk, VkInstance instance, VkPhysicalDevice 
                              .subgroup_size = sub.subgroupSize};
     snprintf(out->name, sizeof out->name, "%s", props.properties.deviceName);
     snprintf(out->driver, sizeof out->driver, "%.120s %.120s", driver.driverName, driver.driverInfo);
-    snprintf(out->missing, sizeof out->missing, "%s", missing_feature(vk, p, &props.properties, &sub));
+    snprintf(out->missing, sizeof out->missing, "%s",
+             is_null_hardware(vk, p) ? "hardware (RADV_FORCE_FAMILY is set)"
+                                     : missing_feature(vk, p, &props.properties, &sub));
     find_pci(vk, p, out);
     if (!out->missing[0])
         out->matrices = matrices_find(vk, instance, p);
