@@ -196,7 +196,7 @@ struct moeflux_options {
      * MOEFLUX_ERR_UNSUPPORTED: the checkpoint has none, several devices share the layers, or experts are
      * streamed. */
     bool drafter;
-    bool profile;     /* time every kernel (moeflux_stats.ops) */
+    bool profile;                     /* time every kernel (moeflux_stats.ops) */
     struct moeflux_progress progress; /* reports loading weights and evaluating prompts */
     /* Called from any thread, once for each device: a read of an expert failed and was tried again. */
     struct moeflux_warning warning;

@@ -34,7 +34,7 @@ struct embed_head {
     struct exec_buffer x;      /* f32 [n][hidden]: the hidden states; with streams, a part's input */
     struct exec_buffer logits; /* arch_view.logits */
     struct drafter_input drafter;
-    uint64_t f16_scratch;      /* f16 [n][hidden]; 0: no head is computed in float16 */
+    uint64_t f16_scratch; /* f16 [n][hidden]; 0: no head is computed in float16 */
 };
 
 /* Loads the embedding if the layers begin with the first, and the head if they end with the last. */

@@ -264,8 +264,8 @@ int model_open(struct moeflux_model **out, const struct moeflux_options *o, cons
     return open_model(out, o, &(struct opening){.hooks = h, .trace = trace}, e);
 }
 
-int model_open_drafter(struct moeflux_model **out, const struct moeflux_options *o, const struct exec *threads_of,
-                       struct moeflux_err *e)
+int model_open_drafter(struct moeflux_model **out, const struct moeflux_options *o,
+                       const struct exec *threads_of, struct moeflux_err *e)
 {
     return open_model(out, o, &(struct opening){.is_drafter = true, .threads_of = threads_of}, e);
 }

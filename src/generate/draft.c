@@ -48,7 +48,7 @@ int draft_options_parse(struct draft_options *o, const char *name, const char *t
     } words[] = {{"off", DRAFT_OFF}, {"ngram", DRAFT_NGRAM}, {"auto", DRAFT_AUTO}, {"mtp", DRAFT_MTP}};
     static const char file[] = "file:";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcmp(text, words[i].word) == 0) {
+        if (strcmp(text, words[i].word) == 0 && !(o->no_layer && words[i].kind == DRAFT_MTP)) {
             o->kind = words[i].kind;
             return 0;
         }
@@ -58,8 +58,8 @@ int draft_options_parse(struct draft_options *o, const char *name, const char *t
         o->path = text + strlen(file);
         return 0;
     }
-    return err_set(e, ERR_USAGE, "%s: expected off, ngram, mtp%s or auto, found \"%.80s\"", name,
-                   o->no_files ? "" : ", file:PATH", text);
+    return err_set(e, ERR_USAGE, "%s: expected off, ngram%s%s or auto, found \"%.80s\"", name,
+                   o->no_layer ? "" : ", mtp", o->no_files ? "" : ", file:PATH", text);
 }
 
 /* ---- making one ---- */

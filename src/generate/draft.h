@@ -35,6 +35,7 @@ struct draft_options { /* zeroed: auto */
      * does not sample. Set by answer_run */
     bool needs_logits;
     bool no_files; /* draft_options_parse refuses DRAFT_FILE: the text comes from a client */
+    bool no_layer; /* it refuses DRAFT_MTP: the model was opened without the layer */
 };
 
 /* Reads "off", "ngram", "mtp", "auto" or "file:PATH" into kind and path, which borrows from the text. name: what the

@@ -144,12 +144,12 @@ bool checkpoint_is_hugging_face(const struct model_dir *m)
 
 bool checkpoint_is_less_one(const struct model_dir *m, const char *name)
 {
-    static const char *const tails[] = {".input_layernorm.weight",  ".post_attention_layernorm.weight",
-                                        ".self_attn.q_norm.weight", ".self_attn.k_norm.weight",
-                                        ".q_layernorm.weight",      ".k_layernorm.weight",
-                                        ".norm_key.weight",         ".norm_query.weight",
-                                        ".norm_conv.weight",        ".hc_norm.weight",
-                                        ".last_norm.weight",        ".pre_fc_norm_embedding.weight",
+    static const char *const tails[] = {".input_layernorm.weight",   ".post_attention_layernorm.weight",
+                                        ".self_attn.q_norm.weight",  ".self_attn.k_norm.weight",
+                                        ".q_layernorm.weight",       ".k_layernorm.weight",
+                                        ".norm_key.weight",          ".norm_query.weight",
+                                        ".norm_conv.weight",         ".hc_norm.weight",
+                                        ".last_norm.weight",         ".pre_fc_norm_embedding.weight",
                                         ".pre_fc_norm_hidden.weight"};
     if (!m->norms_less_one)
         return false;

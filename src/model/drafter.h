@@ -16,11 +16,11 @@ struct moeflux_err;
 struct tensor_list;
 
 /* The tensors of struct drafter_input, below "model.". */
-#define DRAFTER_LAST_NORM "model.mtp.last_norm.weight"
+#define DRAFTER_LAST_NORM      "model.mtp.last_norm.weight"
 #define DRAFTER_EMBEDDING_NORM "model.mtp.pre_fc_norm_embedding.weight"
-#define DRAFTER_HIDDEN_NORM "model.mtp.pre_fc_norm_hidden.weight"
-#define DRAFTER_EMBEDDING_FC "model.mtp.fc_embedding"
-#define DRAFTER_HIDDEN_FC "model.mtp.fc_hidden"
+#define DRAFTER_HIDDEN_NORM    "model.mtp.pre_fc_norm_hidden.weight"
+#define DRAFTER_EMBEDDING_FC   "model.mtp.fc_embedding"
+#define DRAFTER_HIDDEN_FC      "model.mtp.fc_hidden"
 
 /* Makes the description of a model that of its drafter. where: the file that errors name. ERR_UNSUPPORTED: a
  * family whose layer is not known. */

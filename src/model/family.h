@@ -44,7 +44,7 @@ struct family {
     const char *const (*renamed)[2];
 
     bool has_drafter; /* checkpoints may have a layer of multi-token prediction, named mtp.* (drafter.h) */
-    bool bare_names; /* checkpoints' names have nothing before "layers.N." */
+    bool bare_names;  /* checkpoints' names have nothing before "layers.N." */
     /* Lists with an entry for each layer may have more, for layers of multi-token prediction. */
     bool longer_lists;
 

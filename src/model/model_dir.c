@@ -258,7 +258,10 @@ static int open_model(struct model_dir *m, const char *path, struct moeflux_err 
 {
     struct opening o = {.m = m};
     m->path = mem_text(path, e);
-    int rc = !m->path ? ERR_MEMORY : !gguf_is_file(path) ? open_dir(&o, path, e) : m->is_drafter ? fail_no_drafter(m, e) : gguf_open_model(m, e);
+    int rc = !m->path              ? ERR_MEMORY
+             : !gguf_is_file(path) ? open_dir(&o, path, e)
+             : m->is_drafter       ? fail_no_drafter(m, e)
+                                   : gguf_open_model(m, e);
     if (rc == 0)
         count_dense_bytes(m);
     if (rc < 0)

@@ -198,9 +198,9 @@ static void close_side(struct expert_side *s)
 
 void stage_close(struct stage *at)
 {
-    struct exec_buffer *buffers[] = {&at->ids,    &at->kept,   &at->choice,  &at->weights,
-                                     &at->logits, &at->hidden, &at->x,       &at->router_logits,
-                                     &at->seen,   &at->host.x, &at->host.sum, &at->last,    &at->fed};
+    struct exec_buffer *buffers[] = {
+        &at->ids,           &at->kept, &at->choice, &at->weights,  &at->logits, &at->hidden, &at->x,
+        &at->router_logits, &at->seen, &at->host.x, &at->host.sum, &at->last,   &at->fed};
     for (int i = 0; i < EXPERT_SIDES; i++)
         close_side(&at->sides[i]);
     if (at->host.experts.exec)
