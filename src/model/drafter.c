@@ -21,6 +21,7 @@ int drafter_config(struct config *c, const char *where, struct moeflux_err *e)
         return err_set(e, ERR_UNSUPPORTED, "%s: the multi-token prediction of %s is not known", where,
                        c->family->name);
     c->layers[0] = c->layers[like - 1];
+    c->drafts_as = c->n_layers;
     c->n_layers = 1;
     c->drafts = true;
     return 0;
@@ -91,7 +92,8 @@ static int split(struct tensor_list *l, size_t at, const char *where, struct moe
 {
     const struct tensor whole = l->items[at];
     struct tensor halves[2];
-    bool has_halves = whole.n_dims == 2 && whole.shape[0] > 0 && whole.shape[1] % 2 == 0 &&
+    bool has_halves = whole.pieces.n_runs == 0 && whole.of_blocks == TENSOR_NO_BLOCKS && whole.n_dims == 2 &&
+                      whole.shape[0] > 0 && whole.shape[1] % 2 == 0 &&
                       whole.bytes / whole.shape[0] % 2 == 0 && strlen(whole.name) < 40;
     if (!has_halves)
         return err_set(e, ERR_FORMAT, "%s: tensor %s has %" PRIu64 " columns, expected two matrices' columns",

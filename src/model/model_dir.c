@@ -228,8 +228,8 @@ static void count_dense_bytes(struct model_dir *m)
 static int fail_no_drafter(const struct model_dir *m, struct moeflux_err *e)
 {
     return err_set(e, ERR_UNSUPPORTED,
-                   "%s: a converted model or a GGUF file, whose multi-token prediction is left out; a "
-                   "checkpoint of safetensors has it",
+                   "%s: a converted model, which has no layer of multi-token prediction; its checkpoint may "
+                   "have it",
                    m->path);
 }
 
@@ -258,10 +258,7 @@ static int open_model(struct model_dir *m, const char *path, struct moeflux_err 
 {
     struct opening o = {.m = m};
     m->path = mem_text(path, e);
-    int rc = !m->path              ? ERR_MEMORY
-             : !gguf_is_file(path) ? open_dir(&o, path, e)
-             : m->is_drafter       ? fail_no_drafter(m, e)
-                                   : gguf_open_model(m, e);
+    int rc = !m->path ? ERR_MEMORY : gguf_is_file(path) ? gguf_open_model(m, e) : open_dir(&o, path, e);
     if (rc == 0)
         count_dense_bytes(m);
     if (rc < 0)

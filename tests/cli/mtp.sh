@@ -28,9 +28,9 @@ done
 
 claim answers_in_small_chunks_with_log_probabilities_or_a_schema_are_the_same
 same_as_without "$@" --temp 0.5 -s 5 -n 100 --logprobs 3 --chunk 8
-same_as_without "$@" --temp 0.8 -s 6 -n 100 --json-schema '{"type": "array", "minItems": 12, "items":
-    {"type": "object", "properties": {"name": {"type": "string", "maxLength": 4}, "n": {"type": "integer"}},
-     "required": ["name", "n"]}}'
+same_as_without -m "$model" --device cpu --no-think -p 'Tell me a story.' --temp 0.8 -s 6 -n 100 --json-schema \
+    '{"type": "array", "minItems": 12, "items": {"type": "object", "required": ["name", "n"], "properties":
+    {"name": {"type": "string", "maxLength": 4}, "n": {"type": "integer"}}}}'
 
 claim a_context_that_is_full_ends_the_answer_at_the_same_token
 same_as_without "$@" --temp 0 -c 120
@@ -45,6 +45,16 @@ for device in reference auto; do
     json_is 'j["accepted_tokens"] > 0' True
     cmp -s "$tmp/off" "$tmp/mtp" || fault "$device: $(cat "$tmp/off" "$tmp/mtp")"
 done
+
+claim a_gguf_file_with_the_layer_proposes_too
+python3 tests/lib/gguf_drafter.py tests/models/gguf/qwen35moe.gguf "$tmp/nextn.gguf"
+for kind in off mtp; do
+    run 0 "$MOEFLUX" -m "$tmp/nextn.gguf" --device cpu --raw -p 'a b c' --temp 0 -n 40 --ignore-eos --json --draft $kind
+    json 'j["tokens"]' >"$tmp/$kind"
+done
+json_is 'j["drafted_tokens"] > 20' True
+cmp -s "$tmp/off" "$tmp/mtp" || fault "$(cat "$tmp/off" "$tmp/mtp")"
+fails 1 'nextn.eh_proj' -m tests/models/gguf/qwen35moe.gguf --device cpu --raw -p a --draft mtp
 
 claim where_it_cannot_be_used_one_line_says_so
 run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/packed"
