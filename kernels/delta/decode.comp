@@ -5,11 +5,12 @@
 // BY_CHANNEL: each key channel has a decay of its own, and a lower bound of its logarithm may change the
 // formula (ops/delta/delta.h).
 //
-// Grid: x = n_v heads, y = BLOCKS; RECORDS: z = sequences. PARTS lanes share a row of S [v_dim][k_dim]; a
+// Grid: x = n_v heads, y = BLOCKS; RECORDS: z = sequences. CHAIN: z = 1; record t has the window and the state
+// after token t, record 0 all else. Every token's state is stored. PARTS lanes share a row of S [v_dim][k_dim]; a
 // lane keeps its columns of its rows in registers over the whole chunk. Value heads of one key head repeat
 // its q and k; the first of them writes its window. float32 throughout. Tolerance 1e-5 of the largest
 // output.
-// variants: plain each
+// variants: plain each chain
 #version 460
 #include "lib/memory.glsl"
 #include "lib/each.glsl"
@@ -24,7 +25,7 @@ layout(constant_id = 4) const uint V_DIM = 128;
 layout(constant_id = 5) const uint TAPS = 4; // conv_kernel
 
 // Workgroups that share a head's rows, a divisor of V_DIM. With more than one, `out` lacks the factor of its
-// norm and their sums of squares of o are written instead; there is only one token then.
+// norm and their sums of squares of o are written instead.
 layout(constant_id = 6) const uint BLOCKS = 1;
 layout(constant_id = 7) const uint REPEATS = 1; // value heads of a key head
 layout(constant_id = 8) const uint SIGMOID = 0; // 1: the output gate is sigmoid(z)
@@ -41,6 +42,11 @@ const uint OUTS = (V_ROWS + WORKGROUP - 1) / WORKGROUP; // outputs of an invocat
 const uint CHANNELS = 2 * K_DIM + V_ROWS;
 const uint CONVS = (CHANNELS + WORKGROUP - 1) / WORKGROUP; // channels of an invocation
 const uint MIDDLE = WORKGROUP / SUBGROUP / 2 * SUBGROUP;
+#ifdef CHAIN
+const bool IS_CHAIN = true;
+#else
+const bool IS_CHAIN = false;
+#endif
 const bool BY_FOURS = K_DIM % (4 * PARTS) == 0;
 
 ARGS(delta_args)
@@ -101,6 +107,15 @@ void convolve()
             y = fma(tap_x[i][j], tap_w[i][j], y);
         conv_out[place(i)] = silu(y);
     }
+}
+
+// Sets where the state after token t goes.
+void find_target(uint t)
+{
+#ifdef CHAIN
+    a.window_out = Records(each.records).v[t].window_out;
+    a.state_out = Records(each.records).v[t].state_out;
+#endif
 }
 
 // Stores what the next chunk needs of the last token and its predecessors.
@@ -203,7 +218,7 @@ void store_outputs(uint head, uint token)
     squares = subgroupAdd(squares);
     float factor = BLOCKS > 1 ? 1.0 : inversesqrt(squares / float(V_DIM) + a.eps);
     if (BLOCKS > 1 && out_channel(0) == 0)
-        F32s(a.squares).v[head * BLOCKS + gl_WorkGroupID.y] = squares;
+        F32s(a.squares).v[(token * a.n_v + head) * BLOCKS + gl_WorkGroupID.y] = squares;
     [[unroll]] for (uint i = 0; i < OUTS; i++) {
         uint c = out_channel(i);
         if (c < V_ROWS)
@@ -336,7 +351,8 @@ void main()
         barrier();
         [[unroll]] for (uint i = 0; i < ROWS; i++)
             update_row(i, part, row0 + i * ROW_STEP, products[i]);
-        if (t + 1 == a.n) {
+        if (IS_CHAIN || t + 1 == a.n) {
+            find_target(t);
             keep_window(head);
             store_state(head, part, row0);
         }

@@ -16,6 +16,7 @@
 #include "generate/generator.h"
 #include "generate/request_fields.h"
 #include "generate/turn_stops.h"
+#include "text/chat/chat.h"
 
 #define MAX_SEED (((int64_t)1 << 53) - 1)
 
@@ -49,49 +50,75 @@ static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *re
     }
 }
 
+/* Passes on Ollama's `think`: a switch, or an effort. The field of OpenAI's API takes precedence. */
+static void pass_think(const json_t *in, json_t *out, struct refusal *refusal)
+{
+    json_t *think = (json_t *)(uintptr_t)fields_get(in, "think");
+    bool is_effort = think && json_is_string(think);
+    const char *as = is_effort ? "reasoning_effort" : "enable_thinking";
+    if (!think)
+        return;
+    if (!is_effort && !json_is_boolean(think))
+        refusal_field(refusal, "think", "think: expected true, false or an effort, found %s",
+                      fields_kind(think));
+    else if (is_effort && chat_effort_find(json_string_value(think)) == CHAT_N_EFFORTS)
+        refusal_field(refusal, "think", "think: expected an effort from none to xhigh, found \"%.40s\"",
+                      json_string_value(think));
+    else if (!json_object_get(out, as))
+        set(out, as, json_incref(think), refusal);
+}
+
 /* ---- unsupported fields ---- */
 
 /* Fields of other servers that would change the answer, which must not be ignored. A value that is 0,
- * empty, false or null asks for nothing; nor does `off`. */
+ * empty, false or null asks for nothing; nor does `off`. use: what to take instead; NULL: nothing. */
 static const struct {
     const char *name;
     double off;
+    const char *use;
 } unsupported[] = {
-    {"suffix", 0},
-    {"functions", 0},
-    {"function_call", 0},
-    {"audio", 0},
-    {"web_search_options", 0},
-    {"chat_template", 0},
-    {"documents", 0},
-    {"lora", 0},
-    {"lora_request", 0},
-    {"mirostat", 0},
-    {"mirostat_mode", 0},
-    {"tfs_z", 1},
-    {"tfs", 1},
-    {"top_a", 0},
-    {"dynatemp_range", 0},
-    {"epsilon_cutoff", 0},
-    {"eta_cutoff", 0},
-    {"smoothing_factor", 0},
-    {"length_penalty", 1},
-    {"no_repeat_ngram_size", 0},
-    {"encoder_repetition_penalty", 1},
-    {"use_beam_search", 0},
-    {"min_tokens", 0},
-    {"n_keep", 0},
-    {"bad_words", 0},
-    {"bad_words_ids", 0},
-    {"banned_tokens", 0},
-    {"allowed_token_ids", 0},
-    {"stop_token_ids", 0},
-    {"logits_processors", 0},
-    {"prompt_logprobs", 0},
-    {"truncate_prompt_tokens", -1},
-    {"guided_whitespace_pattern", 0},
-    {"mm_processor_kwargs", 0},
-    {"image_data", 0},
+    {"suffix", 0, NULL},
+    {"functions", 0, NULL},
+    {"function_call", 0, NULL},
+    {"audio", 0, NULL},
+    {"chat_template", 0, NULL},
+    {"documents", 0, NULL},
+    {"lora", 0, NULL},
+    {"lora_request", 0, NULL},
+    {"mirostat", 0, NULL},
+    {"mirostat_mode", 0, NULL},
+    {"tfs_z", 1, NULL},
+    {"tfs", 1, NULL},
+    {"top_a", 0, NULL},
+    {"dynatemp_range", 0, NULL},
+    {"epsilon_cutoff", 0, NULL},
+    {"eta_cutoff", 0, NULL},
+    {"smoothing_factor", 0, NULL},
+    {"length_penalty", 1, NULL},
+    {"no_repeat_ngram_size", 0, NULL},
+    {"encoder_repetition_penalty", 1, NULL},
+    {"use_beam_search", 0, NULL},
+    {"min_tokens", 0, NULL},
+    {"n_keep", 0, NULL},
+    {"bad_words", 0, NULL},
+    {"bad_words_ids", 0, NULL},
+    {"banned_tokens", 0, NULL},
+    {"allowed_token_ids", 0, NULL},
+    {"stop_token_ids", 0, NULL},
+    {"logits_processors", 0, NULL},
+    {"prompt_logprobs", 0, NULL},
+    {"truncate_prompt_tokens", -1, NULL},
+    {"guided_whitespace_pattern", 0, NULL},
+    {"mm_processor_kwargs", 0, NULL},
+    {"image_data", 0, NULL},
+    /* Ollama's own API has these; its clients send them to OpenAI's paths, too. */
+    {"format", 0, "response_format"},
+    {"options", 0, "the body's own fields (temperature, top_p, max_tokens, ...)"},
+    {"system", 0, "a message with role system"},
+    {"template", 0, NULL},
+    {"raw", 0, "/v1/completions"},
+    {"context", 0, "messages"},
+    {"images", 0, NULL},
 };
 
 static bool is_off(const json_t *value, double off)
@@ -103,12 +130,20 @@ static bool is_off(const json_t *value, double off)
            (json_is_string(value) && json_string_length(value) == 0);
 }
 
+static void refuse_field(struct refusal *refusal, const char *name, const char *use)
+{
+    refusal_set(refusal, 400, name, "unsupported_parameter", "%s is not supported%s%s", name,
+                use ? "; use " : "", use ? use : "");
+}
+
 static void refuse_unsupported(const json_t *in, struct refusal *refusal)
 {
     for (size_t i = 0; i < sizeof unsupported / sizeof *unsupported; i++)
         if (!is_off(fields_get(in, unsupported[i].name), unsupported[i].off))
-            refusal_set(refusal, 400, unsupported[i].name, "unsupported_parameter", "%s is not supported",
-                        unsupported[i].name);
+            refuse_field(refusal, unsupported[i].name, unsupported[i].use);
+    /* An empty object asks for a search with default settings. */
+    if (fields_get(in, "web_search_options"))
+        refuse_field(refusal, "web_search_options", NULL);
     if (json_is_false(fields_get(in, "skip_special_tokens")))
         refusal_set(refusal, 400, "skip_special_tokens", "unsupported_parameter",
                     "skip_special_tokens: false is not supported");
@@ -332,6 +367,8 @@ int api_request_take(struct api_request *c, bool chat, const struct json_t *in, 
     read_form(c, in, refusal);
     read_logprobs(c, in, refusal);
     pass_on(in, chat, sampling, refusal);
+    if (chat)
+        pass_think(in, sampling, refusal);
     refuse_unsupported(in, refusal);
     if (!refusal->status) {
         struct generator own;

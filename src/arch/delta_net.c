@@ -203,10 +203,10 @@ static void mix_each(const struct delta_net *d, const struct part_call *call, bo
             const struct part_tokens part = part_tokens_of(d->room, call->chunk, 0, first + i);
             calls[i] = call_of(d, call, &part, norm_in_out, false);
         }
-        for (uint32_t i = 0; call->chunk->is_chain && i < n; i++)
-            delta_run(&d->op, d->room->exec, &calls[i]);
-        if (call->chunk->is_chain)
+        if (call->chunk->is_chain) {
+            delta_run_chain(&d->op, d->room->exec, calls, n);
             continue;
+        }
         if (first > 0)
             exec_concurrent(d->room->exec);
         delta_run_concurrent(&d->op, d->room->exec, calls, n);

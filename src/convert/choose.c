@@ -142,13 +142,16 @@ int convert_choose_matrix(struct convert_plan *p, const struct matrix *w, uint32
         *format = p->quantised || gate == FORMAT_NONE || !fits(format_of(gate), w->cols) ? FORMAT_NONE : gate;
         return 0;
     }
-    if (p->quantised && !w->scales)
+    bool is_fp8 = w->weight->dtype == DTYPE_F8_E4M3; /* also next to NVFP4 */
+    if (p->quantised && !w->scales && !is_fp8)
         return 0;
-    uint32_t found = p->quantised ? lower(p, &wish, w->format, what) : quantised(&wish);
-    if (p->quantised && found == w->format)
+    bool has_codes = p->quantised && !is_fp8;
+    p->choice[wish.by_expert_bits].n_lowered += is_fp8 && wish.bits;
+    uint32_t found = has_codes ? lower(p, &wish, w->format, what) : quantised(&wish);
+    if (has_codes && found == w->format)
         return 0;
     if (table_has(name)) {
-        bool stays = w->weight->dtype == DTYPE_F8_E4M3 && !convert_settings_give_bits(&p->settings);
+        bool stays = is_fp8 && !convert_settings_give_bits(&p->settings);
         *format = stays ? FORMAT_NONE : table_format(found, w->cols);
         return 0;
     }
@@ -177,8 +180,10 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
     char what[64];
     snprintf(what, sizeof what, "layer %u's experts, %s", layer, down ? "down" : "gate and up");
     bool is_free = p->src.is_gguf && wish.bits && !experts_are_exact(p, layer, down, from);
-    bool has_codes = p->quantised || p->expert_format != FORMAT_NONE || (p->src.is_gguf && !is_free);
-    p->choice[wish.by_expert_bits].n_lowered += is_free;
+    bool is_fp8 = from == FORMAT_FP8 || from == FORMAT_FP8_32; /* next to NVFP4 */
+    bool has_codes =
+        (p->quantised && !is_fp8) || p->expert_format != FORMAT_NONE || (p->src.is_gguf && !is_free);
+    p->choice[wish.by_expert_bits].n_lowered += is_free || (is_fp8 && wish.bits);
     *format = has_codes ? lower(p, &wish, from, what) : quantised(&wish);
     if (has_codes && *format == from)
         return 0;

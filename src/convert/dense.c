@@ -51,14 +51,15 @@ static int fail_value(const struct convert_plan *p, const struct tensor *t, stru
                    tensor_label(t));
 }
 
-static bool is_finite(const struct tensor *t, const uint8_t *values, uint64_t n)
+/* dtype: that of the values, which may differ from the tensor's. */
+static bool is_finite(const struct tensor *t, enum dtype dtype, const uint8_t *values, uint64_t n)
 {
     if (t->dtype == DTYPE_GGUF)
         return float_all_finite(values, n);
     if (t->dtype == DTYPE_U8) /* scales: a byte is a power of two or a small float */
         return model_dir_check_bytes(t, values, n);
-    uint32_t type = t->dtype == DTYPE_F8_E4M3 ? SCALE_E4M3 : tensor_scale_type(t->dtype);
-    return type == SCALE_NONE || format_scales_are_finite(type, values, n * tensor_dtype_bytes(t->dtype));
+    uint32_t type = dtype == DTYPE_F8_E4M3 ? SCALE_E4M3 : tensor_scale_type(dtype);
+    return type == SCALE_NONE || format_scales_are_finite(type, values, n * tensor_dtype_bytes(dtype));
 }
 
 static void widen(enum dtype dtype, const uint8_t *in, uint64_t n, uint8_t *out)
@@ -163,7 +164,8 @@ static int write_block(const struct dense *d, const struct block *b, struct conv
         return quantise(d, b, s, written, e);
     if (it->step == CONVERT_BLOCKS)
         return copy_blocks(d, b, s, written, e);
-    if (!is_finite(it->src, s.in, b->n))
+    bool is_widened = it->src->dtype == DTYPE_F8_E4M3 && it->out[0].dtype == DTYPE_BF16;
+    if (!is_finite(it->src, is_widened ? DTYPE_BF16 : it->src->dtype, s.in, b->n))
         return fail_value(d->plan, it->src, e);
     uint64_t width = tensor_dtype_bytes(it->out[0].dtype);
     const uint8_t *bytes = it->step == CONVERT_COPY ? s.in : s.out;
@@ -222,7 +224,7 @@ static int read_block(const struct dense *d, const struct block *b, struct conve
     const struct tensor *src = b->item->src;
     if (b->item->step == CONVERT_REPACK || b->item->step == CONVERT_BLOCKS)
         return 0;
-    if (b->item->step == CONVERT_COPY && src->dtype == DTYPE_F8_E4M3) /* the codes themselves */
+    if (b->item->step == CONVERT_COPY && b->item->out[0].dtype == DTYPE_F8_E4M3) /* the codes themselves */
         return model_file_read(d->plan->src.files, src, b->first, b->n, s.in, e);
     return b->item->scales ? read_quantised(d, b, s, e)
                            : convert_plan_read(d->plan, b->item->src, b->first, b->n, s.in, e);

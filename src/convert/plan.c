@@ -205,6 +205,9 @@ static int add_simple(struct convert_plan *p, enum convert_step step, const stru
 {
     struct convert_item *it = add_item(p, step, src, e);
     enum dtype dtype = step == CONVERT_WIDEN || src->dtype == DTYPE_GGUF ? DTYPE_F32 : src->dtype;
+    /* A matrix whose rows no format takes; a table's 8-bit floats stay, with their scales. */
+    if (src->dtype == DTYPE_F8_E4M3 && !table_has(src->name))
+        dtype = DTYPE_BF16;
     if (step == CONVERT_NARROW)
         dtype = src->format == FORMAT_F16 ? DTYPE_F16 : DTYPE_BF16;
     return it ? add_output(p, it, src->name, dtype, tensor_cols(src), e) : ERR_MEMORY;
@@ -303,12 +306,7 @@ static int plan_matrix(struct convert_plan *p, const struct schema_item *s, stru
         return add_simple(p,
                           w.format == FORMAT_F16 || w.format == FORMAT_BF16 ? CONVERT_NARROW : CONVERT_COPY,
                           w.weight, e);
-    bool stays = format == FORMAT_NONE;
-    if (stays && w.weight->dtype == DTYPE_F8_E4M3 && !table_has(w.weight->name))
-        return err_set(e, ERR_UNSUPPORTED,
-                       "%s: tensor %s: F8_E4M3, expected BF16, F16 or F32: it is not quantised",
-                       p->src.files[w.weight->file].path, w.weight->name);
-    return stays ? add_copy(p, &w, e) : add_quantised(p, CONVERT_QUANTISE, &w, format, e);
+    return format == FORMAT_NONE ? add_copy(p, &w, e) : add_quantised(p, CONVERT_QUANTISE, &w, format, e);
 }
 
 static int plan_vector(struct convert_plan *p, const struct schema_item *s, struct moeflux_err *e)

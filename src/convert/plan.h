@@ -13,7 +13,7 @@ struct format;
 struct json_t;
 
 enum convert_step {
-    CONVERT_COPY,     /* the same bytes */
+    CONVERT_COPY,     /* the same bytes; 8-bit floats become BF16, except those of a table */
     CONVERT_WIDEN,    /* BF16 or F16 becomes F32 */
     CONVERT_PLUS_ONE, /* w + 1 in the tensor's dtype: norms that are stored minus 1 */
     CONVERT_QUANTISE, /* a BF16, F16, F32, F8_E4M3 or quantised matrix becomes weight, scales and biases */

@@ -25,9 +25,12 @@ int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32
 /* Runs k over gx * gy * gz workgroups. More than the device allows in a dimension fail the batch. */
 void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,
                    uint32_t gz);
-/* Runs k, of the variant `each` and with struct each_args, for n records of its arguments at once: record
- * i over the gx * gy workgroups with z = i. Too little memory for the records (exec_reserve_records) fails
- * the batch. */
+/* Runs k, of a variant with struct each_args, over gx * gy * gz workgroups that read n records of arguments.
+ * Too little memory for the records (exec_reserve_records) fails the batch. */
+void exec_dispatch_records(struct exec *x, const struct kernel *k, const void *records, uint32_t record_bytes,
+                           uint32_t n, uint32_t gx, uint32_t gy, uint32_t gz);
+/* Does so with the variant `each`, for n calls at once: record i is that of the gx * gy workgroups with
+ * z = i. */
 void exec_dispatch_each(struct exec *x, const struct kernel *k, const void *records, uint32_t record_bytes,
                         uint32_t n, uint32_t gx, uint32_t gy);
 

@@ -25,8 +25,8 @@ void exec_begin_records(struct exec *x)
     x->records.used = 0;
 }
 
-void exec_dispatch_each(struct exec *x, const struct kernel *k, const void *records, uint32_t record_bytes,
-                        uint32_t n, uint32_t gx, uint32_t gy)
+void exec_dispatch_records(struct exec *x, const struct kernel *k, const void *records, uint32_t record_bytes,
+                           uint32_t n, uint32_t gx, uint32_t gy, uint32_t gz)
 {
     struct exec_records *r = &x->records;
     uint64_t bytes = (uint64_t)n * record_bytes, at = r->part * r->part_bytes + r->used;
@@ -39,5 +39,11 @@ void exec_dispatch_each(struct exec *x, const struct kernel *k, const void *reco
     }
     memcpy(r->room.host + at, records, bytes);
     r->used += bytes;
-    exec_dispatch(x, k, &(struct each_args){.records = r->room.address + at}, gx, gy, n);
+    exec_dispatch(x, k, &(struct each_args){.records = r->room.address + at}, gx, gy, gz);
+}
+
+void exec_dispatch_each(struct exec *x, const struct kernel *k, const void *records, uint32_t record_bytes,
+                        uint32_t n, uint32_t gx, uint32_t gy)
+{
+    exec_dispatch_records(x, k, records, record_bytes, n, gx, gy, n);
 }

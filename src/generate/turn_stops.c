@@ -97,6 +97,10 @@ void turn_stops_find(const struct request *r, struct generator *g, struct prefix
     /* The whole prompt stays; its last token is left to evaluate for its logits. */
     next = next == n ? n - 1 : next;
     call = call == n ? n - 1 : call;
+    /* Line ends of a call may join those before it in one token, so that its prompt differs a little earlier.
+     * There is one checkpoint then, which serves both. */
+    if (call > 0 && call < next && next - call < LEAST_GAP)
+        next = call;
     uint32_t system = common_with(r, g, other_start(messages, "x"));
     st->n_shared = system;
     if (next > 0 && next < n)

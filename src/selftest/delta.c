@@ -177,6 +177,51 @@ static void concurrent_case(struct kernel_test *l, const struct delta_shape *c, 
     kt_report(l, "delta", text, error, BOUND);
 }
 
+/* Consecutive tokens of one sequence, with the state after each of them. */
+static void chain_case(struct kernel_test *l, const struct delta_shape *c, enum delta_form form)
+{
+    enum { N = 3 };
+    struct delta_shape shape = *c;
+    struct bench b, after[N];
+    uint64_t outs = (uint64_t)c->n_v * c->v_dim, state = outs * c->k_dim,
+             n_squares = (uint64_t)c->n_v * HEAD_SQUARES;
+    if (!kt_takes(l, l->is_rest))
+        return;
+    shape.form = form;
+    lay_out(l, &shape, PLAIN, N, &b);
+    for (uint32_t i = 0; i < N; i++)
+        lay_out(l, &shape, PLAIN, 1, &after[i]);
+    struct test_buffer *squares = kt_bytes(l, NULL, 4 * N * n_squares);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct delta op;
+        struct delta_call calls[N];
+        if (delta_open(&op, l->side[s], &shape, &l->err) < 0)
+            break;
+        for (uint32_t i = 0; i < N; i++) {
+            calls[i] = call_of(&b, s, 1);
+            calls[i].proj += 4 * (uint64_t)i * b.stride;
+            calls[i].dst += 4 * i * outs;
+            calls[i].squares = form == DELTA_SHARED ? squares->on[s].address + 4 * i * n_squares : 0;
+            calls[i].window_in = i > 0 ? calls[i - 1].window_out : calls[i].window_in;
+            calls[i].state = i > 0 ? calls[i - 1].state_out : calls[i].state;
+            calls[i].window_out = after[i].out_window->on[s].address;
+            calls[i].state_out = after[i].state_out->on[s].address;
+        }
+        exec_begin(l->side[s]);
+        delta_run_chain(&op, l->side[s], calls, N);
+        kt_finish(l, s);
+    }
+    double error = fmax(kt_error(l, b.out, N * outs), kt_error(l, squares, N * n_squares));
+    for (uint32_t i = 0; i < N; i++) {
+        error = fmax(error, kt_error(l, after[i].state_out, state));
+        error = fmax(error, kt_error(l, after[i].out_window, (uint64_t)(c->conv_kernel - 1) * b.channels));
+    }
+    char text[64];
+    snprintf(text, sizeof text, "%u/%u heads of %ux%u, a chain of %d%s", c->n_v, c->n_k, c->v_dim, c->k_dim,
+             N, form_names[form]);
+    kt_report(l, "delta", text, error, BOUND);
+}
+
 /* A head's rows shared among workgroups. */
 static void shared_case(struct kernel_test *l, const struct delta_shape *c, enum kind kind)
 {
@@ -271,6 +316,7 @@ static void channel_cases(struct kernel_test *l)
         shared_case(l, &bound, PLAIN);
         shared_case(l, &tiny, STEEP);
         concurrent_case(l, &bound, DELTA_FASTER);
+        chain_case(l, &bound, DELTA_SHARED);
         f16_case(l, &tiny, 40, true);
     }
     for (enum kind kind = PLAIN; kind < N_KINDS; kind++) {
@@ -320,6 +366,8 @@ void selftest_delta_cases(struct kernel_test *l)
         shared_case(l, &tiled, PLAIN);
         concurrent_case(l, &narrow, DELTA_FASTER);
         concurrent_case(l, &eighths, DELTA_SHARED);
+        chain_case(l, &narrow, DELTA_FASTER);
+        chain_case(l, &eighths, DELTA_SHARED);
         l->is_rest = true;
         shared_case(l, &wide_eighths, SIMILAR);
         l->is_rest = false;

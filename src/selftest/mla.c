@@ -10,8 +10,8 @@
 #include "ops/head_gate.h"
 #include "ops/swiglu.h"
 
-/* Products of up to 512 terms, scores, products again. From 32 tokens on the
- * products may go through float16. */
+/* Products of up to 512 terms, scores, products again. Those of more tokens than batched
+ * decode takes exactly may go through float16. */
 static const double PREP_BOUND = 2e-6, ATTENTION_BOUND = 1e-5, F16_BOUND = 4e-3;
 /* The rows of the cache by their type, as in attention.c; a number of q8_0 may have either of two codes,
  * and with the same codes results are as exact as with float32. */
@@ -122,8 +122,8 @@ static void form_case(struct kernel_test *l, const struct mla_shape *c, uint32_t
     double error = kt_error(l, b.out, (uint64_t)n * c->n_heads * c->v_dim);
     kt_row(l, "mla_prepare", text, cache, CACHE_BOUNDS[c->kv_type]);
     bool is_q8 = c->kv_type == KV_TYPE_Q8_0;
-    bool is_f16 =
-        c->kv_type == KV_TYPE_F16 || ((n >= 32 || is_q8) && exec_get_caps(l->side[KT_DEVICE]).has_coopmat);
+    bool is_f16 = c->kv_type == KV_TYPE_F16 ||
+                  ((n > EXEC_MAX_INVARIANT || is_q8) && exec_get_caps(l->side[KT_DEVICE]).has_coopmat);
     double bound = is_q8 && cache > 0 ? Q8_BOUND : is_f16 ? F16_BOUND : ATTENTION_BOUND;
     kt_report(l, "mla", text, error, bound);
 }

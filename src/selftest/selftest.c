@@ -198,7 +198,7 @@ static void heads_case(struct kernel_test *l, const struct linear_shape *c, uint
         kt_finish(l, s);
         linear_close(&op, l->side[s]);
     }
-    double bound = c->path == LINEAR_GEMV             ? kt_product_bound(l, c->n, 32)
+    double bound = c->path == LINEAR_GEMV             ? kt_product_bound(l, c->n, EXEC_MAX_INVARIANT + 1)
                    : c->path >= LINEAR_F16_GEMM_SMALL ? KT_F16_BOUND
                                                       : KT_PRODUCT_BOUND;
     kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)c->n * rows), bound);
@@ -241,7 +241,7 @@ static void stack_case(struct kernel_test *l, uint32_t heads, uint32_t rows, uin
     char shape[96];
     snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, kt_format_name(format), n,
              n > 1 ? "s" : "");
-    kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)n * y_stride), kt_product_bound(l, n, 32));
+    kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)n * y_stride), kt_product_bound(l, n, EXEC_MAX_INVARIANT + 1));
 }
 
 /* Matrices [rows][cols] of such a stack from the left. */

@@ -16,6 +16,12 @@ claim a_tool_loop_computes_its_new_tokens_only
 plays loops 24 2 60
 plays loops 12 8 30 --parallel 8
 
+# MiniMax-M2's template writes a line end before a call, which joins the one before it in a token.
+claim a_call_that_begins_with_a_line_end_costs_no_turn
+sed "s/'<tool_call>.n{\"name\": ' + call/'\\\\n<tool_call>\\\\n{\"name\": ' + call/" tests/data/agent.jinja >"$tmp/lines.jinja"
+! cmp -s "$tmp/lines.jinja" tests/data/agent.jinja || fault "the template stayed as it is"
+plays loops 24 2 60 --chat-template "$tmp/lines.jinja"
+
 claim many_conversations_are_kept_in_files_and_after_a_restart
 plays loops 12 6 30 --sequences 2 --state-dir "$tmp/states"
 

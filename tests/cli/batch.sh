@@ -424,4 +424,11 @@ sort -R --random-source="$tmp/in" "$tmp/in" >"$tmp/shuffled"
 shared "$tmp/shuffled"
 json_is "$answers" "$together"
 
+claim stats_have_the_times_of_the_answers
+printf '{"prompt": "Who is Leo?", "n": %d}\n' 8 9 1 >"$tmp/in"
+run 0 "$MOEFLUX" -m tests/models/tiny --device cpu --no-think --parallel 2 --stats --batch "$tmp/in"
+err_has '^first token *half of 3 answers within [0-9.]* s, 95 % within [0-9.]* s$'
+# The answer of one token has no time between tokens.
+err_has '^each token *half of 2 answers within [0-9.]* ms, 95 % within [0-9.]* ms$'
+
 report

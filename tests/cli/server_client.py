@@ -106,6 +106,10 @@ def thinking_is_switched_by_either_name():
                      {'enable_thinking': None, 'thinking': False}):
         message = chat([user], chat_template_kwargs=switches)['choices'][0]['message']
         assert message['content'] and 'reasoning_content' not in message, (switches, message)
+    # Ollama's name.
+    for think, thinks in ((True, True), (False, False), ('high', True), ('none', False)):
+        message = chat([user], think=think)['choices'][0]['message']
+        assert ('reasoning_content' in message) == thinks, (think, message)
 
 
 def a_template_without_thinking_ignores_the_switch():
@@ -376,8 +380,16 @@ def wrong_requests_are_refused_by_name():
                         ('logit_bias', {'1': 101}), ('logit_bias', {'99999999': 2}),
                         ('stream_options', {'include_usage': True}), ('best_of', 2), ('priority', 'soon'),
                         ('parallel_tool_calls', 1), ('response_format', {'type': 'json_object', 'schema': 3}),
-                        ('suffix', 'x'), ('presence_penalty', 3), ('model', 4)):
+                        ('suffix', 'x'), ('presence_penalty', 3), ('model', 4), ('web_search_options', {}),
+                        ('format', 'json'), ('format', {'type': 'object'}), ('options', {'temperature': 0}),
+                        ('system', 'Be brief.'), ('template', '{{ .Prompt }}'), ('raw', True),
+                        ('context', [1, 2]), ('images', ['iVBORw0KGgo=']), ('think', 3), ('think', 'deeply')):
         refused(400, name, {'messages': [user], name: value})
+    for name, value in (('format', 'json'), ('options', {'num_predict': 4}), ('system', 'Be brief.')):
+        refused(400, name, {'prompt': 'a', name: value}, '/v1/completions')
+        refused(400, name, {'input': 'a', name: value}, '/v1/responses')
+    # Empty values ask for nothing.
+    chat([user], max_tokens=1, format='', options={}, raw=False, context=[], web_search_options=None)
     refused(400, 'prompt', {}, '/v1/completions')
     refused(400, 'prompt', {'prompt': [[1, 99999999]]}, '/v1/completions')
     refused(400, 'prompt', {'prompt': ['a', 3]}, '/v1/completions')

@@ -285,7 +285,8 @@ static void emit_matrix(struct publisher *p, const char *name, uint64_t rows, ui
                  strstr(name, "in_proj_b") || strstr(name, "in_proj_a") || strstr(name, "kv_b_proj");
     snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)rows, (unsigned)cols);
     bool is_nvfp4 = p->form.nvfp4 && !stays && cols % 64 == 0;
-    if (is_nvfp4 && (!p->form.block || strstr(name, ".experts.")))
+    const char *other = p->form.fp8_experts;
+    if (is_nvfp4 && (!p->form.block || (strstr(name, ".experts.") && !(other && strstr(name, other)))))
         emit_nvfp4(p, name, rows, cols, x);
     else if (p->form.block && !stays)
         emit_blocks(p, name, rows, cols, x);

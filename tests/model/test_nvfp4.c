@@ -176,6 +176,69 @@ static void conversion_takes_fewer_bits(void **state)
     tmp_tree_remove(tmp);
 }
 
+static void convert_to(const char *src, const char *dst, uint32_t bits)
+{
+    struct convert_result r;
+    struct moeflux_err e = {0};
+    const struct convert_options o = {.src = src, .dst = dst, .settings = {.bits = bits}};
+    check_ok(convert_run(&o, &r, &e), &e);
+}
+
+/* The two models have the same bytes in this tensor. */
+static void expect_same_bytes(const struct model_dir *a, const struct model_dir *b, const char *name)
+{
+    const struct tensor *t = model_dir_find(a, name), *u = model_dir_find(b, name);
+    struct moeflux_err e = {0};
+    assert_true(t && u && t->bytes == u->bytes && t->dtype == u->dtype);
+    uint8_t *x = malloc(t->bytes), *y = malloc(u->bytes);
+    assert_true(x && y);
+    check_ok(model_dir_read(a, t, 0, t->bytes, x, &e), &e);
+    check_ok(model_dir_read(b, u, 0, u->bytes, y, &e), &e);
+    assert_memory_equal(x, y, t->bytes);
+    free(x);
+    free(y);
+}
+
+/* NVFP4 stays; 8-bit floats become what they become without NVFP4 next to them, and bf16 if their rows fit no
+ * format. */
+static void eight_bit_floats_next_to_nvfp4_are_quantised(void **state)
+{
+    (void)state;
+    static const struct publish_form forms[] = {
+        {.dtype = "F32", .nvfp4 = PUBLISH_MODELOPT, .block = 1, .scales = PUBLISH_FOR_ALL},
+        {.dtype = "F32",
+         .nvfp4 = PUBLISH_COMPRESSED,
+         .block = 1,
+         .scales = PUBLISH_FOR_ROWS,
+         .fp8_experts = "layers.2."},
+    };
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        char *tmp = tmp_tree_new();
+        static float logits[2 * MOST_VOCAB];
+        struct publish_form form = forms[i];
+        const uint32_t bits = i ? 8 : 0; /* 0: 4 bits, without a search of scales */
+        const char *copy = tmp_tree_path(tmp, "copy"), *other = tmp_tree_path(tmp, "other");
+        convert_to(publish(tmp, "codes", "qwen3-odd/mlx", &form), copy, bits);
+        form.nvfp4 = PUBLISH_NO_NVFP4;
+        convert_to(publish(tmp, "floats", "qwen3-odd/mlx", &form), other, bits);
+        struct model_dir m = model_dirs_open(copy), n = model_dirs_open(other);
+        expect_same_bytes(&m, &n, "model.layers.0.self_attn.q_proj.weight");
+        expect_same_bytes(&m, &n, "model.layers.0.self_attn.q_proj.scales");
+        expect_same_bytes(&m, &n, "model.layers.0.self_attn.o_proj.weight");
+        const struct tensor *plain = model_dir_find(&m, "model.layers.0.self_attn.o_proj.weight");
+        assert_int_equal(plain->dtype, DTYPE_BF16);
+        assert_int_equal(m.experts[0].formats.up, FORMAT_NVFP4_FACTOR);
+        assert_int_equal(m.experts[2].formats.up,
+                         i ? format_find_affine(8, 64, SCALE_BF16) : FORMAT_NVFP4_FACTOR);
+        if (i)
+            assert_int_equal(m.experts[2].formats.up, n.experts[2].formats.up);
+        model_dir_close(&m);
+        model_dir_close(&n);
+        run(copy, NULL, CHUNK, 0, logits);
+        tmp_tree_remove(tmp);
+    }
+}
+
 /* A published expert is read and held as its file's bytes: a scale of 16 columns is one byte. */
 static void bytes_are_counted_as_they_lie(void **state)
 {
@@ -465,6 +528,7 @@ int main(void)
         cmocka_unit_test(nvfp4_agrees_with_its_numbers_on_the_reference_backend),
         cmocka_unit_test(a_converted_copy_has_the_same_logits),
         cmocka_unit_test(conversion_takes_fewer_bits),
+        cmocka_unit_test(eight_bit_floats_next_to_nvfp4_are_quantised),
         cmocka_unit_test(bytes_are_counted_as_they_lie),
         cmocka_unit_test(formats_follow_from_a_configuration_alone),
         cmocka_unit_test(a_module_that_lacks_something_is_refused),

@@ -18,6 +18,8 @@
 #include "cli/output.h"
 #include "cli/batch/results.h"
 #include "cli/batch/settings.h"
+#include "cli/batch/times.h"
+#include "cli/say.h"
 #include "cli/setup.h"
 #include "cli/signals.h"
 #include "cli/report/stats.h"
@@ -57,6 +59,7 @@ struct batch { /* zeroed at first */
     struct workers *workers;
     /* Tokens of prompts: all, those that had to be computed, and the time that took. */
     uint64_t n_prompt, n_computed, prefill_ns;
+    struct batch_times times;
 };
 
 /* ---- results ---- */
@@ -487,6 +490,16 @@ static uint64_t prefill_ns(const struct batch *b)
     return stats.prefill_ns;
 }
 
+static void print_stats(struct batch *b)
+{
+    struct stats st = {.n_prompt = (uint32_t)b->n_computed, .prefill_ns = prefill_ns(b)};
+    struct str times = {0};
+    batch_times_print(&b->times, &times);
+    say_text(&times);
+    str_free(&times);
+    stats_print(&st, NULL, &b->generator);
+}
+
 static int finish(struct batch *b, struct moeflux_err *e)
 {
     if (b->workers)
@@ -497,6 +510,7 @@ static int finish(struct batch *b, struct moeflux_err *e)
     while (b->queue.n > 0)
         drop_item(b, b->queue.n - 1);
     queue_free(&b->queue);
+    batch_times_free(&b->times);
     json_decref(b->seen);
     json_decref(b->tools);
     json_decref(b->settings);
@@ -511,7 +525,9 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
     struct batch b = {.options = o,
                       .defaults = {.options = options_request(o), .model = options_model_name(o)},
                       .results = {.fd = -1},
-                      .lines = {.input.fd = -1}};
+                      .lines = {.input.fd = -1},
+                      .times = {.lock = PTHREAD_MUTEX_INITIALIZER}};
+    b.defaults.times = &b.times;
     if (signals_catch_interrupt(e))
         return ERR_IO;
     signals_catch_termination();
@@ -533,10 +549,8 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
         batch_progress_end(&b.progress);
         tell_counts(&b);
     }
-    if (!rc && o->stats) {
-        struct stats st = {.n_prompt = (uint32_t)b.n_computed, .prefill_ns = prefill_ns(&b)};
-        stats_print(&st, NULL, &b.generator);
-    }
+    if (!rc && o->stats)
+        print_stats(&b);
     rc = setup_save_usage(&b.generator, o, rc, e);
     uint64_t n_failed = b.n_failed, n_earlier = b.n_there_failed;
     struct moeflux_err closing;

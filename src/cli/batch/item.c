@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/dialect.h"
+#include "cli/batch/times.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "cli/output.h"
@@ -59,6 +60,7 @@ int batch_item_read(struct batch_item **out, const char *text, size_t len, uint6
     int rc;
     b->line = line;
     b->tokenizer = g->tokenizer;
+    b->times = defaults->times;
     json_t *root = text ? batch_line_parse(text, len) : NULL;
     if (root)
         rc = read_openai(b, root, g, defaults, e);
@@ -153,6 +155,8 @@ static void end_choice(struct job *j, struct answer *a)
 {
     struct batch_item *b = j->owner;
     struct choice_result *r = &j->choices[j->at].result;
+    if (!r->rc && !j->choices[j->at].score)
+        batch_times_add(b->times, a, r->start_ns);
     if (r->rc || j->at + 1 < j->n)
         return;
     b->result = b->is_openai ? batch_line_answer(&b->openai) : own_answer(&b->own, b->tokenizer, a);

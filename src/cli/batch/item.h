@@ -11,14 +11,16 @@
 #include "generate/jobs.h"
 
 struct answer;
+struct batch_times;
 struct generator;
 struct moeflux_err;
 
 /* Values for what a line leaves open. */
 struct batch_defaults {
     struct request_options options;
-    const char *model;  /* name in answers of OpenAI's form */
-    uint64_t base_seed; /* seed of line n without one: base_seed + n - 1 */
+    const char *model;         /* name in answers of OpenAI's form */
+    uint64_t base_seed;        /* seed of line n without one: base_seed + n - 1 */
+    struct batch_times *times; /* the answers' times are added; borrowed */
 };
 
 /* allocated by batch_item_read; freed with batch_item_free */
@@ -30,7 +32,8 @@ struct batch_item {
     bool is_openai; /* OpenAI's form: `openai`; else `own` */
     struct choice own;
     struct batch_line openai;
-    char *result; /* the line to write, from malloc; NULL: the answers are not complete */
+    struct batch_times *times; /* batch_defaults.times */
+    char *result;              /* the line to write, from malloc; NULL: the answers are not complete */
 };
 
 /* Reads a line. text NULL: the line had more than max_bytes. *as_openai: the form of the last line that could

@@ -58,17 +58,31 @@ static void show_later(const struct pass *p, uint32_t layer)
     p->at->is_seen[layer] = true;
 }
 
+/* Submits what was recorded and begins another batch, so that the device starts while the rest is recorded. */
+static int submit_and_go_on(const struct pass *p, struct moeflux_err *e)
+{
+    uint64_t ticket;
+    int rc = exec_submit(p->at->exec, &ticket, e);
+    exec_begin(p->at->exec);
+    return rc;
+}
+
 /* Waits for the n-gram rows. If they are late, the device begins with the layers before. */
 static int await_rows(const struct pass *p, struct moeflux_err *e)
 {
     struct stage *at = p->at;
-    uint64_t ticket;
-    int rc = 0;
-    if (!ngram_rows_are_there(&at->ngrams)) {
-        rc = exec_submit(at->exec, &ticket, e);
-        exec_begin(at->exec);
-    }
+    int rc = ngram_rows_are_there(&at->ngrams) ? 0 : submit_and_go_on(p, e);
     return rc < 0 ? rc : ngram_rows_wait(&at->ngrams, at->exec, e);
+}
+
+/* Whether a pass that is recorded now is submitted after its first n layers: 2, 8, 32 ... A submission
+ * costs the host about as much as a layer. */
+static bool is_piece(const struct pass *p, uint32_t n)
+{
+    uint32_t end = 2;
+    while (end < n)
+        end *= 4;
+    return p->is_in_pieces && n == end;
 }
 
 /* Records layers from `layer` on, up to one whose choice the host needs. *next: that one, or `end`. */
@@ -101,6 +115,10 @@ static int record_layers(const struct pass *p, uint32_t layer, uint32_t end, uin
         }
         exec_split(p->at->exec);
         pass_copy_hidden(p, layer + 1);
+        if (is_piece(p, layer + 1 - p->at->layers.first))
+            rc = submit_and_go_on(p, e);
+        if (rc < 0)
+            return rc;
     }
     *next = layer;
     return 0;
@@ -150,9 +168,7 @@ static int record_the_rest(const struct pass *p, uint32_t *next, struct moeflux_
     uint32_t end = p->at->layers.end, to = *next;
     int rc = 0;
     while (rc == 0 && *next == to && to < end) {
-        uint64_t ticket;
-        rc = exec_submit(p->at->exec, &ticket, e);
-        exec_begin(p->at->exec);
+        rc = submit_and_go_on(p, e);
         to = (uint32_t)size_min(to + LAYERS_AT_ONCE, end);
         if (rc == 0)
             rc = record_layers(p, *next, to, next, e);

@@ -21,8 +21,9 @@ struct pass {
     /* source and target of the copies of the hidden states that enter and leave the stage; NULL: the device's
      * own are mapped */
     struct crossing_half in, out;
-    bool awaits_rows; /* its n-gram rows are being read (ngram_rows.h) */
-    bool is_watched;  /* it may take long: submissions are kept short, and the caller may stop it */
+    bool awaits_rows;  /* its n-gram rows are being read (ngram_rows.h) */
+    bool is_in_pieces; /* it is recorded now: the device starts while its later layers are recorded */
+    bool is_watched;   /* it may take long: submissions are kept short, and the caller may stop it */
 };
 
 /* Copies the output of layer `layer` (0: the embedding) if hidden states are asked for. */

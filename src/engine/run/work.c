@@ -610,6 +610,7 @@ int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struc
         begin_logits(at, p->half);
     int rc = p->ahead != PASS_IN_FLIGHT ? fill_inputs(w, p, e) : 0;
     p->awaits_rows = p->ahead == PASS_NOT_AHEAD;
+    p->is_in_pieces = plain && p->ahead == PASS_NOT_AHEAD && !at->computes_at_once;
     if (rc == 0 && p->ahead == PASS_DEFERRED)
         rc = ngram_rows_wait(&at->ngrams, at->exec, e);
     if (rc < 0)

@@ -53,3 +53,13 @@ void delta_run_concurrent(const struct delta *op, struct exec *x, const struct d
         delta_run(op, x, &calls[i]);
     }
 }
+
+void delta_run_chain(const struct delta *op, struct exec *x, const struct delta_call *calls, uint32_t n)
+{
+    if (!exec_get_caps(x).is_host) {
+        delta_vulkan_chain(op, x, calls, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++)
+        delta_run(op, x, &calls[i]);
+}

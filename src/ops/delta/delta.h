@@ -71,8 +71,9 @@ struct delta {
      * once; the recurrence; the norms. */
     struct {
         struct kernel single;
-        struct kernel shared;                   /* HEAD_SQUARES workgroups a head */
-        struct kernel single_each, shared_each; /* the same for several sequences */
+        struct kernel shared;                     /* HEAD_SQUARES workgroups a head */
+        struct kernel single_each, shared_each;   /* the same for several sequences */
+        struct kernel single_chain, shared_chain; /* and for several positions of one */
         bool has_shared;
         /* order of dispatches: prep; scan, or blocks and walk; out */
         struct kernel prep, scan, blocks, walk, out[DELTA_OUT_FORMS];
@@ -114,12 +115,17 @@ void delta_run(const struct delta *op, struct exec *x, const struct delta_call *
  * none. They may run concurrently. */
 enum { DELTA_CONCURRENT = 32 };
 void delta_run_concurrent(const struct delta *op, struct exec *x, const struct delta_call *calls, uint32_t n);
+/* Runs n <= DELTA_CONCURRENT calls of one token each, the consecutive tokens of one sequence: the rows of proj,
+ * dst and squares are contiguous, and each call begins with the window and the state that the one before it
+ * leaves. All have `squares` or none. The results are those of the calls one after the other, bit by bit. */
+void delta_run_chain(const struct delta *op, struct exec *x, const struct delta_call *calls, uint32_t n);
 
 /* The implementations. */
 int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e);
 void delta_vulkan(const void *self, const void *what, struct exec *x);
 void delta_vulkan_concurrent(const struct delta *op, struct exec *x, const struct delta_call *calls,
                              uint32_t n);
+void delta_vulkan_chain(const struct delta *op, struct exec *x, const struct delta_call *calls, uint32_t n);
 /* Copies the state to state_out, where the host implementations update it. */
 void delta_host_state(const struct delta_shape *s, const struct delta_call *call);
 uint64_t delta_cpu_scratch(const struct delta_shape *s, uint32_t n);

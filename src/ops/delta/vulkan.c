@@ -174,9 +174,12 @@ static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct 
     if (!op->gpu.has_shared)
         return 0;
     int rc = exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 12, e);
+    if (rc == 0)
+        rc = exec_kernel_later(x, &op->gpu.shared_each, "delta_decode_each", sizeof(struct each_args), spec,
+                               12, e);
     return rc < 0 ? rc
-                  : exec_kernel_later(x, &op->gpu.shared_each, "delta_decode_each", sizeof(struct each_args),
-                                      spec, 12, e);
+                  : exec_kernel_later(x, &op->gpu.shared_chain, "delta_decode_chain",
+                                      sizeof(struct each_args), spec, 12, e);
 }
 
 int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
@@ -196,6 +199,9 @@ int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
     int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 12, e);
     if (rc == 0)
         rc = exec_kernel_later(x, &op->gpu.single_each, "delta_decode_each", sizeof(struct each_args), spec,
+                               12, e);
+    if (rc == 0)
+        rc = exec_kernel_later(x, &op->gpu.single_chain, "delta_decode_chain", sizeof(struct each_args), spec,
                                12, e);
     if (rc == 0)
         rc = open_shared(op, x, parts, e);
@@ -311,4 +317,15 @@ void delta_vulkan_concurrent(const struct delta *op, struct exec *x, const struc
         all[i] = args_of(&op->shape, &calls[i]);
     exec_dispatch_each(x, is_shared ? &op->gpu.shared_each : &op->gpu.single_each, all, sizeof *all, n,
                        op->shape.n_v, is_shared ? HEAD_SQUARES : 1);
+}
+
+void delta_vulkan_chain(const struct delta *op, struct exec *x, const struct delta_call *calls, uint32_t n)
+{
+    struct delta_args all[DELTA_CONCURRENT];
+    bool is_shared = calls->squares != 0;
+    for (uint32_t i = 0; i < n; i++)
+        all[i] = args_of(&op->shape, &calls[i]);
+    all[0].n = n;
+    exec_dispatch_records(x, is_shared ? &op->gpu.shared_chain : &op->gpu.single_chain, all, sizeof *all, n,
+                          op->shape.n_v, is_shared ? HEAD_SQUARES : 1, 1);
 }
