@@ -1,6 +1,6 @@
 #!/bin/sh
-# Drafts by the layer of multi-token prediction: answers have the same bytes as without, in every form, and what
-# was drafted is counted; where it cannot be used, one line says why.
+# Drafts by the layer of multi-token prediction: answers have the same bytes as without, in every form, and
+# what was drafted is counted; where it cannot be used, one line says why.
 # suites: check long asan-nightly
 . tests/lib/cli.sh
 
@@ -28,8 +28,8 @@ done
 
 claim answers_in_small_chunks_with_log_probabilities_or_a_schema_are_the_same
 same_as_without "$@" --temp 0.5 -s 5 -n 100 --logprobs 3 --chunk 8
-same_as_without -m "$model" --device cpu --no-think -p 'Tell me a story.' --temp 0.8 -s 6 -n 100 --json-schema \
-    '{"type": "array", "minItems": 12, "items": {"type": "object", "required": ["name", "n"], "properties":
+same_as_without -m "$model" --device cpu --no-think -p 'Tell me a story.' --temp 0.8 -s 6 -n 100 \
+    --json-schema '{"type": "array", "minItems": 12, "items": {"type": "object", "required": ["name", "n"], "properties":
     {"name": {"type": "string", "maxLength": 4}, "n": {"type": "integer"}}}}'
 
 claim a_context_that_is_full_ends_the_answer_at_the_same_token
@@ -49,7 +49,8 @@ done
 claim a_gguf_file_with_the_layer_proposes_too
 python3 tests/lib/gguf_drafter.py tests/models/gguf/qwen35moe.gguf "$tmp/nextn.gguf"
 for kind in off mtp; do
-    run 0 "$MOEFLUX" -m "$tmp/nextn.gguf" --device cpu --raw -p 'a b c' --temp 0 -n 40 --ignore-eos --json --draft $kind
+    run 0 "$MOEFLUX" -m "$tmp/nextn.gguf" --device cpu --raw -p 'a b c' --temp 0 -n 40 --ignore-eos --json \
+        --draft $kind
     json 'j["tokens"]' >"$tmp/$kind"
 done
 json_is 'j["drafted_tokens"] > 20' True

@@ -15,12 +15,16 @@ static uint32_t hidden_of(const struct moeflux_session *s)
 /* ---- the drafter ---- */
 
 /* Leaves of the budgets what the model has not taken. */
-static void take_the_rest(struct moeflux_options *own, const struct moeflux_model *m,
+static void take_the_rest(struct moeflux_options *own, struct moeflux_model *m,
                           const struct moeflux_options *o)
 {
     struct exec_stats now;
+    struct moeflux_stats slots;
     exec_get_stats(m->stages[0].exec, &now);
+    moeflux_model_get_stats(m, &slots);
+    uint64_t taken = (slots.n_slots + slots.n_host_slots) * slots.slot_bytes;
     uint64_t all = o->n_gpu_memory ? o->gpu_memory_each[0] : o->gpu_memory_bytes;
+    own->memory_bytes = o->memory_bytes ? size_max(o->memory_bytes - size_min(o->memory_bytes, taken), 1) : 0;
     own->n_gpu_memory = 0;
     own->gpu_memory_bytes = all ? size_max(all - size_min(all, now.held_bytes), 1) : 0;
 }
@@ -38,7 +42,6 @@ int drafter_open(struct moeflux_model *m, const struct moeflux_options *o, struc
     own.pin = own.usage = NULL;
     own.active_experts = 0;
     own.expert_share = 0;
-    own.memory_bytes = 0;
     take_the_rest(&own, m, o);
     int rc = model_open_drafter(&m->drafter, &own, m->stages[0].exec, e);
     if (rc < 0)

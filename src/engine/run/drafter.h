@@ -32,8 +32,8 @@ struct drafter_rows {
     int32_t *ids;                 /* [cap], the tokens of the rows that follow */
     float *logits;                /* [vocab_size] */
     uint32_t cap;
-    /* of the drafter's own sequence: the hidden states of positions from fed_pos on, borrowed; whether they
-     * are its own; the hidden state after its last row */
+    /* what a sequence of the drafter has: the hidden states of positions from fed_pos on, borrowed; whether
+     * they are its own; the hidden state after its last row */
     const float *fed;
     uint32_t fed_pos;
     bool fed_is_own;

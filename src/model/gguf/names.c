@@ -272,8 +272,8 @@ static bool has_rope_freqs(const struct config *c)
     return false;
 }
 
-/* Finds the canonical name of a drafter's tensor (model/drafter.h), or *name as it would be in layer 0; own: room
- * for that. NULL: it is another layer's. */
+/* Finds the canonical name of a drafter's tensor (model/drafter.h). NULL: *name is another tensor's, and then
+ * as if the layer were the first. own: room for that. */
 static const char *find_drafter(const struct config *c, const char **name, char own[GGUF_NAMES_LENGTH])
 {
     static const struct name nextn[] = {{"nextn.eh_proj.weight", "model.mtp.fc.weight"},
