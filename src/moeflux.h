@@ -192,7 +192,11 @@ struct moeflux_options {
      * factors, sums in float32, as in prompts. MOEFLUX_ERR_USAGE: more than MOEFLUX_MAX_PARALLEL. */
     uint32_t n_parallel;
     uint32_t context; /* tokens of state that memory is kept free for; 0: 8192, or the model's maximum */
-    bool profile;     /* time every kernel (moeflux_stats.ops) */
+    /* Opens the model's layer of multi-token prediction, too, which proposes tokens (draft mtp).
+     * MOEFLUX_ERR_UNSUPPORTED: the checkpoint has none, several devices share the layers, or experts are
+     * streamed. */
+    bool drafter;
+    bool profile;                     /* time every kernel (moeflux_stats.ops) */
     struct moeflux_progress progress; /* reports loading weights and evaluating prompts */
     /* Called from any thread, once for each device: a read of an expert failed and was tried again. */
     struct moeflux_warning warning;

@@ -324,6 +324,7 @@ static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
     view->x = a->room.config->streams.n ? a->residual.x : a->embed_head.x;
     view->experts_in = a->embed_head.x;
     view->logits = a->embed_head.logits;
+    view->fed = a->embed_head.drafter.fed;
     moe_show(&a->moe, view);
 }
 

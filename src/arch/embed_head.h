@@ -8,12 +8,22 @@
 #include "ops/embed/embed.h"
 #include "exec/exec.h"
 #include "ops/linear/linear.h"
+#include "ops/normed_add.h"
 #include "ops/softcap.h"
 
 struct config;
 struct moeflux_err;
 struct loader;
 struct scratch;
+
+/* What makes a drafter's input (model/drafter.h); zero in other models. */
+struct drafter_input {
+    uint64_t last_norm, embedding_norm, hidden_norm;
+    struct linear embedding_fc, hidden_fc;
+    struct normed_add normed;
+    /* f32 [n][hidden]: embeddings, hidden states (arch_view.fed), the same after the last norm */
+    struct exec_buffer embedded, fed, hidden;
+};
 
 struct embed_head {
     const struct config *config;
@@ -23,7 +33,8 @@ struct embed_head {
     uint64_t head_norm;        /* 0: none */
     struct exec_buffer x;      /* f32 [n][hidden]: the hidden states; with streams, a part's input */
     struct exec_buffer logits; /* arch_view.logits */
-    uint64_t f16_scratch;      /* f16 [n][hidden]; 0: no head is computed in float16 */
+    struct drafter_input drafter;
+    uint64_t f16_scratch; /* f16 [n][hidden]; 0: no head is computed in float16 */
 };
 
 /* Loads the embedding if the layers begin with the first, and the head if they end with the last. */

@@ -8,12 +8,21 @@
 #include "engine/plan/devices.h"
 #include "engine/plan/load_plan.h"
 #include "engine/plan/stage_plan.h"
+#include "engine/run/drafter.h"
 #include "engine/sequence.h"
 #include "engine/state/stores.h"
 #include "engine/test_hooks.h"
 #include "experts/usage.h"
 #include "model/family.h"
 #include "model/rope.h"
+
+/* How a model is opened, besides its options. */
+struct opening {
+    const struct test_hooks *hooks; /* NULL: none */
+    const char *trace;              /* NULL: none */
+    bool is_drafter;                /* of the checkpoint, only its drafter */
+    const struct exec *threads_of;  /* exec_options.shares_threads_with */
+};
 
 static int make_frequencies(struct moeflux_model *m, struct moeflux_err *e)
 {
@@ -58,14 +67,14 @@ static uint32_t batched_plan_n(const struct moeflux_model *m, const struct exec 
 
 /* Opens the devices and decides, before anything is read, what each of them gets. */
 static int open_devices(struct moeflux_model *m, struct stage_plan *p, const struct moeflux_options *o,
-                        const struct test_hooks *h, struct moeflux_err *e)
+                        const struct opening *how, struct moeflux_err *e)
 {
     struct devices d;
     int rc = devices_parse(&d, o->device, e);
     if (rc == 0)
         rc = devices_check_shares(o, d.n, m->dir.config.n_layers, e);
     if (rc == 0)
-        rc = devices_open(&d, o, h, e);
+        rc = devices_open(&d, o, how->hooks, how->threads_of, e);
     if (rc < 0)
         return rc;
     m->n_stages = d.n;
@@ -204,8 +213,8 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     return model_open(out, o, h, NULL, e);
 }
 
-int model_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,
-               const char *trace, struct moeflux_err *e)
+static int open_model(struct moeflux_model **out, const struct moeflux_options *o, const struct opening *how,
+                      struct moeflux_err *e)
 {
     struct stage_plan p;
     *out = NULL;
@@ -218,11 +227,12 @@ int model_open(struct moeflux_model **out, const struct moeflux_options *o, cons
     if (rc == 0)
         rc = load_plan_check(o, e);
     if (rc == 0)
-        rc = load_plan_open_model(&m->dir, o, e);
+        rc = load_plan_open_model(&m->dir, o, how->is_drafter, e);
+    m->keeps_hidden = o->drafter || how->is_drafter;
     if (rc == 0)
-        rc = open_trace(m, trace, e);
+        rc = open_trace(m, how->trace, e);
     if (rc == 0)
-        rc = open_devices(m, &p, o, h, e);
+        rc = open_devices(m, &p, o, how, e);
     if (rc == 0)
         rc = make_frequencies(m, e);
     if (rc == 0)
@@ -234,9 +244,11 @@ int model_open(struct moeflux_model **out, const struct moeflux_options *o, cons
     if (rc == 0)
         rc = step_open(m, e);
     if (rc == 0)
-        rc = open_experts(m, &p, o, h, e);
+        rc = open_experts(m, &p, o, how->hooks, e);
     if (rc == 0)
         rc = await_kernels(m, e);
+    if (rc == 0 && o->drafter && !how->is_drafter)
+        rc = drafter_open(m, o, e);
     if (rc < 0) {
         moeflux_model_close(m);
         return rc;
@@ -246,12 +258,25 @@ int model_open(struct moeflux_model **out, const struct moeflux_options *o, cons
     return 0;
 }
 
+int model_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,
+               const char *trace, struct moeflux_err *e)
+{
+    return open_model(out, o, &(struct opening){.hooks = h, .trace = trace}, e);
+}
+
+int model_open_drafter(struct moeflux_model **out, const struct moeflux_options *o,
+                       const struct exec *threads_of, struct moeflux_err *e)
+{
+    return open_model(out, o, &(struct opening){.is_drafter = true, .threads_of = threads_of}, e);
+}
+
 void moeflux_model_close(struct moeflux_model *m)
 {
     if (!m || !model_is_idle(m))
         return; /* the device still uses the memory */
     if (m->to_free)
         sequence_free_closed(m);
+    moeflux_model_close(m->drafter);
     trace_writer_close(m->trace);
     prefer_close(m);
     by_token_close(m);

@@ -76,6 +76,8 @@ int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, u
     s->max_context = max_context;
     s->checkpoints.cap = (uint32_t)size_min(DEFAULT_CHECKPOINTS, m->n_checkpoints);
     int rc = allocate(s, e);
+    if (rc == 0)
+        rc = drafter_begin(s, e);
     if (rc < 0) {
         moeflux_session_free(s);
         return rc;
@@ -140,6 +142,7 @@ void moeflux_session_free(struct moeflux_session *s)
 {
     if (!s)
         return;
+    drafter_end(s);
     sequence_set_position(s, 0, 0);
     checkpoints_free(&s->checkpoints);
     s->next_to_free = take_closed(s->model);
@@ -373,6 +376,8 @@ static int eval_chunks(struct moeflux_session *s, const int32_t *ids, uint32_t n
             rewind_after_failure(s);
             return rc;
         }
+        if (rest == 0 && n > 1)
+            rest = drafter_follow(s, e);
         if (rest < 0 || done == n)
             return rest;
         rc = checkpoint_by_itself(s, here, e);

@@ -4,6 +4,7 @@
 #define MOEFLUX_ENGINE_SESSION_H
 
 #include "engine/model.h"
+#include "engine/run/drafter.h"
 #include "engine/run/verify.h"
 #include "engine/state/checkpoints.h"
 
@@ -67,6 +68,7 @@ struct moeflux_session {
     /* a failure left an invalid recurrent state, and pos is 0; sequence_make_ready clears the sequence */
     bool needs_clear;
     struct verified verified; /* tokens whose logits are known already */
+    struct drafter_rows drafter;
     struct moeflux_session *next_to_free;
 };
 

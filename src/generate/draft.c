@@ -15,6 +15,7 @@ enum {
     LEAST_NGRAM = 3, /* two tokens are often repeated by chance */
     LEAST_FILE = 2,
     FILE_BYTES = 64 << 20,
+    FIRST_WANTED = 3,
 };
 
 struct draft {
@@ -33,6 +34,7 @@ struct draft {
     int32_t guess;      /* the first proposed one; -1: none */
     uint32_t class_idx; /* index of draft_costs.rates */
     bool waits;
+    uint32_t wanted, n_right; /* mtp: tokens to propose next; those of the last chain that were right */
     struct draft_counts counts;
 };
 
@@ -43,10 +45,10 @@ int draft_options_parse(struct draft_options *o, const char *name, const char *t
     static const struct {
         const char *word;
         enum draft_kind kind;
-    } words[] = {{"off", DRAFT_OFF}, {"ngram", DRAFT_NGRAM}, {"auto", DRAFT_AUTO}};
+    } words[] = {{"off", DRAFT_OFF}, {"ngram", DRAFT_NGRAM}, {"auto", DRAFT_AUTO}, {"mtp", DRAFT_MTP}};
     static const char file[] = "file:";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
-        if (strcmp(text, words[i].word) == 0) {
+        if (strcmp(text, words[i].word) == 0 && !(o->no_layer && words[i].kind == DRAFT_MTP)) {
             o->kind = words[i].kind;
             return 0;
         }
@@ -56,8 +58,8 @@ int draft_options_parse(struct draft_options *o, const char *name, const char *t
         o->path = text + strlen(file);
         return 0;
     }
-    return err_set(e, ERR_USAGE, "%s: expected off, ngram%s or auto, found \"%.80s\"", name,
-                   o->no_files ? "" : ", file:PATH", text);
+    return err_set(e, ERR_USAGE, "%s: expected off, ngram%s%s or auto, found \"%.80s\"", name,
+                   o->no_layer ? "" : ", mtp", o->no_files ? "" : ", file:PATH", text);
 }
 
 /* ---- making one ---- */
@@ -91,13 +93,18 @@ static int read_file(struct draft *d, const struct generator *g, struct moeflux_
     return rc;
 }
 
+static const char *kind_name(enum draft_kind kind)
+{
+    return kind == DRAFT_FILE ? "file" : kind == DRAFT_MTP ? "mtp" : "ngram";
+}
+
 static int refuse(const struct draft_options *o, struct moeflux_err *e)
 {
     return err_set(
         e, ERR_UNSUPPORTED,
         "draft %s: an evaluation takes a single token with a trace, `prefer_resident` or `chunk` 1, "
         "and on matrix units with `n_parallel` above %d",
-        o->kind == DRAFT_FILE ? "file" : "ngram", EXEC_MAX_INVARIANT);
+        kind_name(o->kind), EXEC_MAX_INVARIANT);
 }
 
 static void begin_costs(struct draft_costs *c)
@@ -117,6 +124,9 @@ int draft_new(struct draft **out, const struct draft_options *o, struct generato
         return 0;
     if (rows < 2)
         return refuse(o, e);
+    if (o->kind == DRAFT_MTP && !g->model->drafter)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "draft mtp: the model was opened without it: start with --draft mtp");
     struct draft *d = mem_new(1, sizeof *d, e);
     if (!d)
         return ERR_MEMORY;
@@ -125,9 +135,10 @@ int draft_new(struct draft **out, const struct draft_options *o, struct generato
     d->seen = moeflux_session_position(g->sequence);
     d->guess = -1;
     d->is_lost = true;
+    d->wanted = FIRST_WANTED;
     begin_costs(&g->draft_costs);
     int rc = o->kind == DRAFT_AUTO ? 0 : reserve(d, g, e);
-    if (rc == 0)
+    if (rc == 0 && o->kind != DRAFT_MTP)
         rc = o->kind == DRAFT_FILE ? read_file(d, g, e) : lookup_open(&d->lookup, g->max_context, e);
     if (rc) {
         draft_free(d);
@@ -233,7 +244,7 @@ static void learn(struct draft *d, struct draft_costs *c, int32_t id)
 }
 
 /* Fills d->ids with the token and what may follow. */
-static void prepare(struct draft *d, struct generator *g, int32_t id)
+static int prepare(struct draft *d, struct generator *g, int32_t id)
 {
     const struct moeflux_session *s = g->sequence;
     const struct lookup_end end = {moeflux_session_history(s), moeflux_session_position(s), id};
@@ -255,6 +266,28 @@ static void prepare(struct draft *d, struct generator *g, int32_t id)
     d->guess = d->n_ids > 1 ? d->ids[1] : -1;
     if (d->options.kind == DRAFT_AUTO && d->n_ids > 1)
         d->n_ids = 1 + how_many(d, &g->draft_costs);
+    return 0;
+}
+
+/* Chooses how many tokens the layer proposes: one more than were right in the last chain. */
+static void adapt(struct draft *d)
+{
+    if (d->n_ids > 1)
+        d->wanted = (uint32_t)size_min(d->n_right + 1, d->most);
+    d->n_right = 0;
+}
+
+static int prepare_mtp(struct draft *d, struct generator *g, int32_t id, struct moeflux_err *e)
+{
+    uint32_t pos = moeflux_session_position(g->sequence);
+    uint32_t room = g->max_context > pos ? g->max_context - pos : 1;
+    adapt(d);
+    d->ids[0] = id;
+    d->n_ids = 1;
+    uint32_t most = (uint32_t)size_min(size_min(d->wanted, d->most), room - 1);
+    int n = drafter_propose(g->sequence, id, most, d->ids + 1, e);
+    d->n_ids += n > 0 ? (uint32_t)n : 0;
+    return n < 0 ? n : 0;
 }
 
 /* ---- evaluations ---- */
@@ -298,8 +331,11 @@ int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **r
     if (!d || d->most == 0)
         return 0;
     bool has = draft_has(d, g, id);
-    prepare(d, g, id);
+    int prepared = d->options.kind != DRAFT_MTP ? prepare(d, g, id) : has ? 0 : prepare_mtp(d, g, id, e);
+    if (prepared < 0)
+        return prepared;
     d->waits = d->n_ids > 1;
+    d->n_right += has;
     d->counts.n_accepted += has;
     /* The device has begun this token already: the chain begins with the next one. */
     bool runs = !has && d->n_ids > 1 && !verify_is_late(g->sequence);

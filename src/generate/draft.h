@@ -6,6 +6,8 @@
  *
  *   ngram   what followed the longest earlier occurrence of the text's end, in the sequence
  *   file    a text to follow: its next tokens, from where the answer agrees with it
+ *   mtp     the model's own layer of multi-token prediction (engine/run/drafter.h): one token more than were
+ *           right in the last chain
  *   auto    ngram while that saves time: not where experts are read from disk, and as many tokens as the
  *           shares of right proposals and the measured times suggest */
 #ifndef MOEFLUX_GENERATE_DRAFT_H
@@ -23,7 +25,7 @@ struct moeflux_err;
 /* Most tokens that may be proposed at once: with the current one they are a chain. */
 enum { DRAFT_MOST = VERIFY_ROWS - 1 };
 
-enum draft_kind { DRAFT_AUTO, DRAFT_OFF, DRAFT_NGRAM, DRAFT_FILE };
+enum draft_kind { DRAFT_AUTO, DRAFT_OFF, DRAFT_NGRAM, DRAFT_FILE, DRAFT_MTP };
 
 struct draft_options { /* zeroed: auto */
     enum draft_kind kind;
@@ -33,10 +35,11 @@ struct draft_options { /* zeroed: auto */
      * does not sample. Set by answer_run */
     bool needs_logits;
     bool no_files; /* draft_options_parse refuses DRAFT_FILE: the text comes from a client */
+    bool no_layer; /* it refuses DRAFT_MTP: the model was opened without the layer */
 };
 
-/* Reads "off", "ngram", "auto" or "file:PATH" into kind and path, which borrows from the text. name: what the
- * error names. ERR_USAGE. */
+/* Reads "off", "ngram", "mtp", "auto" or "file:PATH" into kind and path, which borrows from the text. name:
+ * what the error names. ERR_USAGE. */
 int draft_options_parse(struct draft_options *o, const char *name, const char *text, struct moeflux_err *e);
 
 /* How much drafts have saved on a model so far, for auto; zeroed: nothing is known. */

@@ -6,6 +6,7 @@
 #include "base/err.h"
 #include "base/format.h"
 #include "base/str.h"
+#include "model/drafter.h"
 #include "model/family.h"
 #include "model/fused.h"
 #include "model/names.h"
@@ -43,7 +44,8 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
                         struct moeflux_err *e)
 {
     char *name;
-    int rc = names_canonical(t->name, c->n_layers, c->family->bare_names, &name, e);
+    int rc = c->drafts ? drafter_name(t->name, &name, e)
+                       : names_canonical(t->name, c->n_layers, c->family->bare_names, &name, e);
     *keep = name != NULL;
     if (rc < 0 || !name)
         return rc;
@@ -88,14 +90,30 @@ static bool has_published_name(const struct tensor_list *l, const char *part)
     return part && i < l->n;
 }
 
+/* Returns whether a convolution is [C, 1, taps]. */
+static bool has_published_convolution(const struct tensor *t, size_t n)
+{
+    size_t i = 0;
+    while (i < n &&
+           !(str_ends_with(t[i].name, ".conv1d.weight") && t[i].n_dims == 3 && tensor_cols(&t[i]) != 1))
+        i++;
+    return i < n;
+}
+
 int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct moeflux_err *e)
 {
     struct safetensors s;
     const struct family *f = m->config.family;
     int rc = safetensors_open(&s, m->path, e);
     bool is_published = rc == 0 && has_published_name(&s.tensors, f->published_part);
+    /* The drafter has no convolution, which tells otherwise. */
+    is_published |= rc == 0 && m->is_drafter && has_published_convolution(s.tensors.items, s.tensors.n);
+    for (size_t i = 0; rc == 0 && f->has_drafter && i < s.tensors.n; i++)
+        m->has_drafter |= drafter_has(s.tensors.items[i].name);
     if (rc == 0)
         rc = adopt_tensors(&s.tensors, &m->config, q, &m->n_left_out, e);
+    if (rc == 0 && m->is_drafter)
+        rc = drafter_split(&s.tensors, m->path, e);
     if (rc == 0 && q->is_packed)
         rc = packed_adopt(&s.tensors, format_of(q->expert_format)->group, m->path, e);
     if (rc == 0)
@@ -121,21 +139,18 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
 
 bool checkpoint_is_hugging_face(const struct model_dir *m)
 {
-    for (size_t i = 0; i < m->n_tensors; i++) {
-        const struct tensor *t = &m->tensors[i];
-        if (str_ends_with(t->name, ".conv1d.weight") && t->n_dims == 3 && tensor_cols(t) != 1)
-            return true;
-    }
-    return false;
+    return has_published_convolution(m->tensors, m->n_tensors);
 }
 
 bool checkpoint_is_less_one(const struct model_dir *m, const char *name)
 {
-    static const char *const tails[] = {".input_layernorm.weight",  ".post_attention_layernorm.weight",
-                                        ".self_attn.q_norm.weight", ".self_attn.k_norm.weight",
-                                        ".q_layernorm.weight",      ".k_layernorm.weight",
-                                        ".norm_key.weight",         ".norm_query.weight",
-                                        ".norm_conv.weight",        ".hc_norm.weight"};
+    static const char *const tails[] = {".input_layernorm.weight",   ".post_attention_layernorm.weight",
+                                        ".self_attn.q_norm.weight",  ".self_attn.k_norm.weight",
+                                        ".q_layernorm.weight",       ".k_layernorm.weight",
+                                        ".norm_key.weight",          ".norm_query.weight",
+                                        ".norm_conv.weight",         ".hc_norm.weight",
+                                        ".last_norm.weight",         ".pre_fc_norm_embedding.weight",
+                                        ".pre_fc_norm_hidden.weight"};
     if (!m->norms_less_one)
         return false;
     for (size_t i = 0; i < sizeof tails / sizeof *tails; i++)

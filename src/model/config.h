@@ -211,6 +211,8 @@ struct config {
     uint32_t max_context; /* tokens: max_position_embeddings, or what YaRN stretches to; 0: unknown */
     float rms_eps;
     bool tied;                   /* lm_head is the embedding */
+    bool drafts;                 /* the only layer is that of multi-token prediction (drafter.h) */
+    uint32_t drafts_as;          /* its number in GGUF files: the whole model's layers */
     struct config_layer *layers; /* [n_layers], owned; at least one has experts */
     struct part_config parts[CONFIG_MAX_PARTS];
     uint32_t n_parts;

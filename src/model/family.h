@@ -43,7 +43,8 @@ struct family {
     /* Pairs of parts of tensor names: in files, canonical. A pair of NULL ends the list; NULL: none. */
     const char *const (*renamed)[2];
 
-    bool bare_names; /* checkpoints' names have nothing before "layers.N." */
+    bool has_drafter; /* checkpoints may have a layer of multi-token prediction, named mtp.* (drafter.h) */
+    bool bare_names;  /* checkpoints' names have nothing before "layers.N." */
     /* Lists with an entry for each layer may have more, for layers of multi-token prediction. */
     bool longer_lists;
 

@@ -149,6 +149,8 @@ struct expert_layout {
 struct model_dir {
     char *path;
     bool packed;
+    bool is_drafter;  /* of the checkpoint, only its drafter (drafter.h) */
+    bool has_drafter; /* a plain checkpoint has one's tensors */
     bool is_gguf;
     bool is_sketch;  /* has no files (sketch.h) */
     bool is_assumed; /* a sketch whose formats are assumed */

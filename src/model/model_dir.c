@@ -13,6 +13,7 @@
 #include "base/str.h"
 #include "model/checkpoint.h"
 #include "model/config_read.h"
+#include "model/drafter.h"
 #include "model/expert_places.h"
 #include "model/gguf/open.h"
 #include "model/expert_tensors.h"
@@ -190,12 +191,17 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
     struct model_dir *m = o->m;
     struct quant_config q = {0};
     int rc = read_config(o, e);
+    if (rc == 0 && m->is_drafter)
+        rc = drafter_config(&m->config, m->path, e);
     if (rc == 0)
         rc = quant_config_read(&q, o->config, o->layout.config, e);
     if (rc < 0)
         return rc;
     m->fp8 = q.fp8;
     rc = checkpoint_open(m, &q, e);
+    if (rc == 0 && m->is_drafter && !m->has_drafter)
+        rc = err_set(e, ERR_UNSUPPORTED, "%s: no tensor mtp.*: it has no layer of multi-token prediction",
+                     m->path);
     if (rc == 0)
         rc = model_check_tensors(m, e);
     if (rc == 0 && q.block && checkpoint_is_hugging_face(m))
@@ -219,6 +225,14 @@ static void count_dense_bytes(struct model_dir *m)
         count_bytes(m, &m->tensors[i]);
 }
 
+static int fail_no_drafter(const struct model_dir *m, struct moeflux_err *e)
+{
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: a converted model, which has no layer of multi-token prediction; its checkpoint may "
+                   "have it",
+                   m->path);
+}
+
 /* Opens the files of a directory. */
 static int open_dir(struct opening *o, const char *path, struct moeflux_err *e)
 {
@@ -226,7 +240,9 @@ static int open_dir(struct opening *o, const char *path, struct moeflux_err *e)
     int rc = layout_find(&o->layout, path, e);
     if (rc == 0) {
         m->packed = o->layout.packed;
-        rc = m->packed ? open_packed(o, e) : open_plain(o, e);
+        rc = m->packed && m->is_drafter ? fail_no_drafter(m, e)
+             : m->packed                ? open_packed(o, e)
+                                        : open_plain(o, e);
     }
     if (rc == 0) {
         m->tokenizer_path = o->layout.tokenizer;
@@ -238,9 +254,8 @@ static int open_dir(struct opening *o, const char *path, struct moeflux_err *e)
     return rc;
 }
 
-int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e)
+static int open_model(struct model_dir *m, const char *path, struct moeflux_err *e)
 {
-    *m = (struct model_dir){.parts.spread.n_parts = 1};
     struct opening o = {.m = m};
     m->path = mem_text(path, e);
     int rc = !m->path ? ERR_MEMORY : gguf_is_file(path) ? gguf_open_model(m, e) : open_dir(&o, path, e);
@@ -249,6 +264,18 @@ int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e)
     if (rc < 0)
         model_dir_close(m);
     return rc;
+}
+
+int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e)
+{
+    *m = (struct model_dir){.parts.spread.n_parts = 1};
+    return open_model(m, path, e);
+}
+
+int model_dir_open_drafter(struct model_dir *m, const char *path, struct moeflux_err *e)
+{
+    *m = (struct model_dir){.parts.spread.n_parts = 1, .is_drafter = true};
+    return open_model(m, path, e);
 }
 
 void model_dir_close(struct model_dir *m)

@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "model/drafter.h"
 #include "model/part_tensors.h"
 
 /* Collects items; the first failure sticks. */
@@ -86,6 +87,16 @@ static void last(struct builder *b)
         in_model(b, mix[i]);
 }
 
+/* Adds what makes the input of a layer of multi-token prediction. */
+static void drafter(struct builder *b)
+{
+    static const char *const norms[] = {DRAFTER_LAST_NORM, DRAFTER_EMBEDDING_NORM, DRAFTER_HIDDEN_NORM};
+    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
+        add(b, norms[i], 0, b->c->hidden, false);
+    add(b, DRAFTER_EMBEDDING_FC, b->c->hidden, b->c->hidden, false);
+    add(b, DRAFTER_HIDDEN_FC, b->c->hidden, b->c->hidden, false);
+}
+
 int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e)
 {
     *s = (struct schema){0};
@@ -94,6 +105,8 @@ int schema_build(struct schema *s, const struct config *c, struct moeflux_err *e
     if (!c->tied)
         add(&b, "lm_head", c->vocab_size, c->hidden, false);
     last(&b);
+    if (c->drafts)
+        drafter(&b);
     for (; b.layer < c->n_layers; b.layer++)
         layer(&b);
     if (b.rc < 0)

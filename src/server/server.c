@@ -25,6 +25,7 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     *s = (struct server){.options = *o, .listener = -1, .created = (int64_t)time(NULL)};
     s->defaults = (struct api_request_defaults){.options = o->request, .turns = true};
     s->defaults.options.draft.no_files = true;
+    s->defaults.options.draft.no_layer = o->request.draft.kind != DRAFT_MTP;
     pthread_mutex_init(&s->notes_lock, NULL);
     s->defaults.responses = response_store_new(SERVER_RESPONSES, e);
     int rc = !s->defaults.responses ? ERR_MEMORY : o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;

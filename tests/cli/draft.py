@@ -1,11 +1,12 @@
 #!/usr/bin/python3
 """Drafts in a conversation and in the server: the same bytes as without. usage: draft.py PROGRAM MODEL"""
-import json, sys, tempfile, urllib.error, urllib.request
+import json, os, sys, tempfile, urllib.error, urllib.request
 
 from server import Server
 from terminal import MODEL, PROGRAM, Terminal, run_tests
 
 REPEATS = 'Write the story of the cat again and again. The cat sat on the mat. The cat sat on the mat.'
+KIND = os.environ.get('DRAFT', 'ngram')
 TALK = 'Tell of the cat again and again.'
 
 
@@ -29,7 +30,7 @@ def talk(state, kind):
 
 def a_conversation_with_undo_retry_and_resume_is_the_same(_):
     with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as b:
-        plain, drafted = talk(a, 'off'), talk(b, 'ngram')
+        plain, drafted = talk(a, 'off'), talk(b, KIND)
     assert plain == drafted, (plain, drafted)
 
 
@@ -73,6 +74,21 @@ def a_servers_answers_are_the_same_and_counted(_):
     server.end()
 
 
+def a_server_with_the_layer_counts_its_drafts(_):
+    server = Server(PROGRAM, MODEL, '--device', 'cpu', '--draft', 'mtp', '--temp', '0')
+    body = {'messages': [{'role': 'user', 'content': TALK}], 'max_tokens': 100, 'ignore_eos': True, 'seed': 3,
+            'enable_thinking': False}
+    plain = ask(server, '/v1/chat/completions', {**body, 'draft': 'off'})
+    assert metric(server, 'drafted_tokens_total') == 0
+    for kind in {}, {'draft': 'mtp', 'draft_max': 2}:
+        drafted = ask(server, '/v1/chat/completions', {**body, **kind})
+        details = drafted['usage']['completion_tokens_details']
+        assert plain['choices'] == drafted['choices'] and details['accepted_prediction_tokens'] > 10, drafted
+    assert metric(server, 'accepted_tokens_total') > 20
+    server.end()
+
+
 if __name__ == '__main__':
     sys.exit(run_tests(a_conversation_with_undo_retry_and_resume_is_the_same,
+                       a_server_with_the_layer_counts_its_drafts if KIND == 'mtp' else
                        a_servers_answers_are_the_same_and_counted))

@@ -108,7 +108,7 @@ static void the_words_of_drafts_are_read(void **state)
     assert_int_equal(o.kind, DRAFT_OFF);
     check_ok(draft_options_parse(&o, "--draft", "auto", &e), &e);
     assert_int_equal(o.kind, DRAFT_AUTO);
-    const char *const wrong[] = {"mtp", "", "file:", "file", "Ngram", "ngram "};
+    const char *const wrong[] = {"mtp:", "", "file:", "file", "Ngram", "ngram "};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         assert_int_equal(draft_options_parse(&o, "--draft", wrong[i], &e), ERR_USAGE);
         assert_non_null(strstr(e.text, "--draft"));

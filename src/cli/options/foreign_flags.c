@@ -56,8 +56,9 @@ const struct foreign_flag foreign_flags[] = {
          "--override-tensor-draft,-cmoed,"
 
                  "-ncmoed,--n-cpu-moe-draft,--draft*,-devd,--device-draft,-ngld,--gpu-layers-draft,"
-         "--n-gpu-layers-draft,--mtp,--dflash,--eagle3,-lcs,--lookup-cache-static,-lcd,"
+         "--n-gpu-layers-draft,--dflash,--eagle3,-lcs,--lookup-cache-static,-lcd,"
          "--lookup-cache-dynamic", DRAFT),
+    NONE("--mtp", "--draft mtp proposes tokens with the layer of multi-token prediction"),
     NONE("--embd-gemma-default,--fim-*,--gpt-oss-*-default,--vision-gemma-*", DOWNLOAD),
 
     /* Context and speed */

@@ -108,7 +108,7 @@ static const char LOG_LEVEL[] = "error, warn or info";
     U32(NULL, flags, value, sampling.f, lo, hi, help),
 #define SAMPLER_LIST_FLAG(f, name, flags, value, help) TEXTS(flags, value, sampling.f, help),
 #define SAMPLING_FLAGS \
-    TEXT(NULL, "draft", "KIND", draft, "drafted tokens: auto, off, ngram, file:PATH (auto)"), \
+    TEXT(NULL, "draft", "KIND", draft, "drafted tokens: auto, off, ngram, mtp, file:PATH (auto)"), \
     INT(NULL, "draft-max", "N", draft_max, 1, DRAFT_MOST, "tokens drafted at once (7)"), \
     INT("s", "seed", "N", seed, -1, MAX_SEED, "random seed, -1: another one each time (-1)"), \
     SAMPLER_FIELDS(SAMPLER_REAL_FLAG, SAMPLER_WHOLE_FLAG, SAMPLER_LIST_FLAG)
@@ -620,6 +620,10 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->chunk = (uint32_t)o->chunk;
     out->n_parallel = n_parallel(o);
     out->context = (uint32_t)o->ctx_size;
+    struct draft_options draft = {0};
+    if (o->draft) /* options_check has parsed it */
+        draft_options_parse(&draft, "--draft", o->draft, NULL);
+    out->drafter = draft.kind == DRAFT_MTP;
     out->profile = o->stats;
 }
 

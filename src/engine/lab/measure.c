@@ -427,7 +427,7 @@ static void measure_device(const struct model_dir *m, const struct moeflux_optio
     bool has_gpu = false;
     int rc = devices_parse(&d, o->device, &e);
     if (rc == 0)
-        rc = devices_open(&d, o, h, &e);
+        rc = devices_open(&d, o, h, NULL, &e);
     if (rc == 0) {
         rc = measure_execs(&d, m, o, out, &e);
         *is_native = rc == 0 && exec_get_caps(d.execs[0]).is_native;

@@ -101,7 +101,7 @@ int devices_parse(struct devices *out, const char *option, struct moeflux_err *e
 }
 
 int devices_open(struct devices *d, const struct moeflux_options *o, const struct test_hooks *h,
-                 struct moeflux_err *e)
+                 const struct exec *threads_of, struct moeflux_err *e)
 {
     struct moeflux_options one = *o;
     bool has_cpu = false;
@@ -112,7 +112,7 @@ int devices_open(struct devices *d, const struct moeflux_options *o, const struc
         one.device = d->names[i][0] ? d->names[i] : NULL;
         /* The instruction set applies only to the cpu. */
         one.cpu_isa = d->n > 1 && has_cpu && strcmp(d->names[i], "cpu") != 0 ? NULL : o->cpu_isa;
-        rc = load_plan_open_device(&d->execs[i], &one, h, devices_cpu(d), e);
+        rc = load_plan_open_device(&d->execs[i], &one, h, threads_of ? threads_of : devices_cpu(d), e);
     }
     if (rc < 0)
         devices_close(d);

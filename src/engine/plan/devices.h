@@ -21,7 +21,7 @@ struct devices {
 int devices_parse(struct devices *out, const char *option, struct moeflux_err *e);
 /* Opens all devices. On failure none is open; the text names the one at fault. */
 int devices_open(struct devices *d, const struct moeflux_options *o, const struct test_hooks *h,
-                 struct moeflux_err *e);
+                 const struct exec *threads_of, struct moeflux_err *e);
 /* Whether the two are the same device, whatever their names. */
 bool devices_are_one(const struct exec_caps *a, const struct exec_caps *b);
 /* Returns the first device that is the cpu, whose threads other execs of the cpu share; NULL: none is

@@ -155,9 +155,11 @@ static int set_experts(struct model_dir *m, const struct moeflux_options *o, int
     return rc;
 }
 
-int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)
+int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, bool is_drafter,
+                         struct moeflux_err *e)
 {
-    return set_experts(m, o, model_dir_open(m, o->dir, e), e);
+    int rc = is_drafter ? model_dir_open_drafter(m, o->dir, e) : model_dir_open(m, o->dir, e);
+    return set_experts(m, o, rc, e);
 }
 
 int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)

@@ -96,7 +96,8 @@ int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e);
 
 /* Opens the model directory and sets the number of experts per token from the options. ERR_USAGE, and
  * model_dir_open's errors; then nothing is open. */
-int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e);
+int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, bool is_drafter,
+                         struct moeflux_err *e);
 
 /* Does the same for callers that need no tensor data: `dir` may be a configuration alone (model/sketch.h). */
 int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e);

@@ -152,7 +152,7 @@ int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hook
         return rc;
     rc = devices_check_shares(o, d.n, m.config.n_layers, e);
     if (rc == 0)
-        rc = devices_open(&d, o, h, e);
+        rc = devices_open(&d, o, h, NULL, e);
     if (rc == 0)
         rc = stage_plan_make(&p, &m, &d, o, e);
     if (rc == 0)

@@ -66,6 +66,10 @@ static int make_buffers(struct stage *at, const struct moeflux_model *m, const s
         rc = exec_buffer_new(at->exec, &at->weights, EXEC_HOST, v->weights.bytes, e);
     if (rc == 0 && m->n_stages > 1 && !v->x.host)
         rc = exec_buffer_new(at->exec, &at->x, EXEC_HOST, n * config_width(c) * sizeof(float), e);
+    if (rc == 0 && m->keeps_hidden && !v->x.host)
+        rc = exec_buffer_new(at->exec, &at->last, EXEC_HOST, n * c->hidden * sizeof(float), e);
+    if (rc == 0 && c->drafts)
+        rc = exec_buffer_new(at->exec, &at->fed, EXEC_HOST, n * c->hidden * sizeof(float), e);
     return rc;
 }
 
@@ -194,9 +198,9 @@ static void close_side(struct expert_side *s)
 
 void stage_close(struct stage *at)
 {
-    struct exec_buffer *buffers[] = {&at->ids,    &at->kept,   &at->choice,  &at->weights,
-                                     &at->logits, &at->hidden, &at->x,       &at->router_logits,
-                                     &at->seen,   &at->host.x, &at->host.sum};
+    struct exec_buffer *buffers[] = {
+        &at->ids,           &at->kept, &at->choice, &at->weights,  &at->logits, &at->hidden, &at->x,
+        &at->router_logits, &at->seen, &at->host.x, &at->host.sum, &at->last,   &at->fed};
     for (int i = 0; i < EXPERT_SIDES; i++)
         close_side(&at->sides[i]);
     if (at->host.experts.exec)

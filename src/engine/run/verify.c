@@ -181,6 +181,8 @@ const float *verify_take(struct moeflux_session *s, const uint32_t **result)
         model_stats_end(m, WORK_DECODE, 1);
     }
     *result = v->results[v->at];
+    if (s->drafter.rows)
+        drafter_take_chained(s, v->at);
     s->history[s->pos++] = v->ids[v->at++];
     s->parity ^= 1;
     v->pos = s->pos;

@@ -136,6 +136,8 @@ struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequen
                                .rope = at->rope.room.address,
                                .ngrams = at->ngrams.room.address,
                                .keep = w->keep,
+                               .fed = at->view.fed.address,
+                               .fed_is_own = w->list[0]->drafter.fed_is_own,
                                .kept = at->kept.address}};
     if (!w->is_batched) {
         p.chunk.of = sequence_of(w, 0, at);
@@ -207,13 +209,18 @@ static int record_layers(const struct pass *p, struct moeflux_err *e)
 {
     const struct stage *at = p->at;
     exec_begin(at->exec);
+    if (at->fed.host)
+        exec_copy(at->exec, &at->view.fed, 0, &at->fed, 0, hidden_bytes(p->m, p->chunk.n));
     if (at == p->m->stages)
         arch_embed(at->arch, &p->chunk);
     else if (p->in.buffer)
         exec_copy(at->exec, &at->view.x, 0, p->in.buffer, p->in.off, hidden_bytes(p->m, p->chunk.n));
     if (at == p->m->stages)
         pass_copy_hidden(p, 0);
-    return layers_run(p, e);
+    int rc = layers_run(p, e);
+    if (at->last.host)
+        exec_copy(at->exec, &at->last, 0, &at->view.x, 0, hidden_bytes(p->m, p->chunk.n));
+    return rc;
 }
 
 static void record_hidden_states(const struct pass *p)
@@ -321,7 +328,8 @@ static bool choose_ahead(const struct work *w, const struct pass *here,
     /* A wasted token would delay threads that wait for the stage. */
     if (w->runs_on && (!w->choice->more || turns_are_wanted(&at->turn)))
         return false;
-    if (a->wanted.n == 0 || at->computes_at_once)
+    /* What a drafter is fed with differs from token to token. */
+    if (a->wanted.n == 0 || at->computes_at_once || w->m->dir.config.drafts)
         return false;
     const struct work after = {.m = w->m, .list = w->list, .n = a->wanted.n, .outputs = w->outputs};
     *next = work_pass(&after, at, NULL);
@@ -551,12 +559,23 @@ static int start_rows(const struct work *w, struct stage *at, struct moeflux_err
                           (uint32_t)size_min(w->n_after, w->m->max_chunk), e);
 }
 
+/* Fills in the hidden states that a drafter goes on from. */
+static void feed(const struct work *w, struct stage *at)
+{
+    const struct moeflux_session *s = w->list[0];
+    const struct drafter_rows *d = &s->drafter;
+    uint64_t from = (uint64_t)(s->pos + w->ahead - d->fed_pos) * w->m->dir.config.hidden;
+    memcpy(at->fed.host, d->fed + from, hidden_bytes(w->m, w->n));
+}
+
 /* Fills a stage's inputs: ids and positions. The device must not use them. */
 static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err *e)
 {
     struct moeflux_model *m = w->m;
     struct stage *at = p->at;
     memcpy(at->ids.host, w->ids, w->n * sizeof *w->ids);
+    if (at->fed.host)
+        feed(w, at);
     if (pass_n_decoding(p) == 0) {
         p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, p->chunk.of.pos);
         return start_rows(w, at, e);
@@ -599,9 +618,10 @@ int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struc
     by_token_prefetch(p, w->ids);
     if (!plain && w->ahead == 0 && (!w->is_batched || w->n <= EXEC_MAX_INVARIANT))
         track(w, at);
-    if (plain)
-        return decode_stage(w, p, e);
-    return w->is_batched ? run_tokens(p, e) : run_chunk(p, w->is_last, e);
+    rc = plain ? decode_stage(w, p, e) : w->is_batched ? run_tokens(p, e) : run_chunk(p, w->is_last, e);
+    if (rc == 0 && is_last(p) && drafter_wants(w->m))
+        drafter_take(w, (const float *)(const void *)(at->last.host ? at->last.host : at->view.x.host));
+    return rc;
 }
 
 void work_end_rows(const struct work *w, const struct work_rows *rows, int rc)

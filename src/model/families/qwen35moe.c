@@ -16,6 +16,7 @@ const struct family family_qwen35moe = {
     .not_keys = not_keys,
     .chat = "qwen3.5",
     .read = config_read_hybrid,
+    .has_drafter = true,
     .shared_gate = "shared_expert_gate",
     .shared = "shared_expert",
     .mlx_prefix = "language_model.",

@@ -9,6 +9,7 @@ const struct family family_qwen3next = {
     .types = {"qwen3_next"},
     .chat = "qwen3",
     .read = config_read_hybrid,
+    .has_drafter = true,
     .shared_gate = "shared_expert_gate",
     .shared = "shared_expert",
     .fused = part_fused_delta_net,

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/config.h"
+#include "model/drafter.h"
 #include "model/family.h"
 #include "model/table.h"
 
@@ -271,12 +272,35 @@ static bool has_rope_freqs(const struct config *c)
     return false;
 }
 
+/* Finds the canonical name of a drafter's tensor (model/drafter.h). NULL: *name is another tensor's, and then
+ * as if the layer were the first. own: room for that. */
+static const char *find_drafter(const struct config *c, const char **name, char own[GGUF_NAMES_LENGTH])
+{
+    static const struct name nextn[] = {{"nextn.eh_proj.weight", "model.mtp.fc.weight"},
+                                        {"nextn.enorm.weight", DRAFTER_EMBEDDING_NORM},
+                                        {"nextn.hnorm.weight", DRAFTER_HIDDEN_NORM},
+                                        {"nextn.shared_head_norm.weight", "model.norm.weight"}};
+    unsigned layer = 0;
+    int n = 0;
+    if (!strcmp(*name, "output_norm.weight"))
+        return DRAFTER_LAST_NORM;
+    if (sscanf(*name, "blk.%9u.%n", &layer, &n) != 1 || n == 0)
+        return NULL;
+    const char *rest = *name + n;
+    snprintf(own, GGUF_NAMES_LENGTH, "blk.%u.%.80s", layer == c->drafts_as ? 0 : 1 + layer, rest);
+    *name = own;
+    return layer == c->drafts_as ? find_ours(nextn, sizeof nextn / sizeof *nextn, rest) : NULL;
+}
+
 enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH])
 {
     unsigned layer = 0;
     int n = 0;
     char own[GGUF_NAMES_LENGTH];
-    const char *ours = find_ours(whole, sizeof whole / sizeof *whole, name);
+    char as_first[GGUF_NAMES_LENGTH];
+    const char *ours = c->drafts ? find_drafter(c, &name, as_first) : NULL;
+    if (!ours)
+        ours = find_ours(whole, sizeof whole / sizeof *whole, name);
     if (ours) {
         snprintf(out, GGUF_NAMES_LENGTH, "%s", ours);
         return GGUF_NAMES_OURS;
@@ -293,6 +317,8 @@ enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, c
         return GGUF_NAMES_UNKNOWN;
     if (layer >= c->n_layers)
         return GGUF_NAMES_OTHER_PART;
+    if (c->drafts && begins_with(name + n, "nextn.")) /* copies of the model's embedding and head */
+        return GGUF_NAMES_UNUSED;
     if (!strcmp(name + n, "exp_probs_b_vl.bias")) /* images' tokens are routed by it */
         return GGUF_NAMES_UNUSED;
     if (!(ours = find_in_layer(c, layer, name + n, find_ours)))

@@ -1,12 +1,14 @@
 #include "model/gguf/open.h"
 
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "base/err.h"
 #include "base/gguf.h"
 #include "base/mem.h"
 #include "model/config_read.h"
+#include "model/drafter.h"
 #include "model/expert_places.h"
 #include "model/expert_tensors.h"
 #include "model/family.h"
@@ -23,6 +25,8 @@ static int read_config(struct model_dir *m, const struct gguf *g, struct moeflux
     int rc = gguf_config_make(g, &config, e);
     if (rc == 0)
         rc = config_read(&m->config, config, m->path, e);
+    if (rc == 0 && m->is_drafter)
+        rc = drafter_config(&m->config, m->path, e);
     json_decref(config);
     /* Value heads stay where llama.cpp's converter has put them. */
     for (uint32_t i = 0; rc == 0 && i < m->config.n_parts; i++)
@@ -47,6 +51,8 @@ static int read_tensors(struct model_dir *m, const struct gguf *g, struct moeflu
     int rc = from ? gguf_tensors_list(g, &m->config, &l, from, &m->n_left_out, e) : ERR_MEMORY;
     if (rc == 0)
         rc = gguf_tensors_split(&l, m->path, e);
+    if (rc == 0 && m->is_drafter)
+        rc = drafter_split(&l, m->path, e);
     if (rc == 0)
         rc = fused_split(&l, m->config.family->fused, &m->config, 0, m->path, e);
     if (rc == 0)
@@ -61,6 +67,17 @@ static int read_tensors(struct model_dir *m, const struct gguf *g, struct moeflu
     return 0;
 }
 
+/* Checks that the file has the layer of multi-token prediction. */
+static int check_drafter(const struct model_dir *m, const struct gguf *g, struct moeflux_err *e)
+{
+    char name[64];
+    snprintf(name, sizeof name, "blk.%u.nextn.eh_proj.weight", m->config.drafts_as);
+    if (gguf_find_tensor(g, name))
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED, "%s: no tensor %s: it has no layer of multi-token prediction", m->path,
+                   name);
+}
+
 int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
 {
     struct gguf g;
@@ -69,6 +86,8 @@ int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     rc = read_config(m, &g, e);
+    if (rc == 0 && m->is_drafter)
+        rc = check_drafter(m, &g, e);
     if (rc == 0)
         rc = read_tensors(m, &g, e);
     bool has_vocab = rc == 0 && gguf_config_has_tokenizer(&g);

@@ -1,0 +1,241 @@
+#include "engine/run/drafter.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/mem.h"
+#include "engine/run/work.h"
+#include "engine/sequence.h"
+
+static uint32_t hidden_of(const struct moeflux_session *s)
+{
+    return s->model->dir.config.hidden;
+}
+
+/* ---- the drafter ---- */
+
+/* Leaves of the budgets what the model has not taken. */
+static void take_the_rest(struct moeflux_options *own, struct moeflux_model *m,
+                          const struct moeflux_options *o)
+{
+    struct exec_stats now;
+    struct moeflux_stats slots;
+    exec_get_stats(m->stages[0].exec, &now);
+    moeflux_model_get_stats(m, &slots);
+    uint64_t taken = (slots.n_slots + slots.n_host_slots) * slots.slot_bytes;
+    uint64_t all = o->n_gpu_memory ? o->gpu_memory_each[0] : o->gpu_memory_bytes;
+    own->memory_bytes = o->memory_bytes ? size_max(o->memory_bytes - size_min(o->memory_bytes, taken), 1) : 0;
+    own->n_gpu_memory = 0;
+    own->gpu_memory_bytes = all ? size_max(all - size_min(all, now.held_bytes), 1) : 0;
+}
+
+int drafter_open(struct moeflux_model *m, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    struct moeflux_options own = *o;
+    if (m->n_stages > 1)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "draft mtp: %u devices share the layers, expected one: leave it out", m->n_stages);
+    if (!m->resident)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "draft mtp: experts are read from disk or computed by the CPU next to a device, where "
+                       "drafts do not pay: leave it out");
+    own.pin = own.usage = NULL;
+    own.active_experts = 0;
+    own.expert_share = 0;
+    take_the_rest(&own, m, o);
+    int rc = model_open_drafter(&m->drafter, &own, m->stages[0].exec, e);
+    if (rc < 0)
+        return rc;
+    return m->drafter->resident
+               ? 0
+               : err_set(e, ERR_NO_FIT, "draft mtp: no memory for all experts of its layer: leave it out");
+}
+
+bool drafter_wants(const struct moeflux_model *m)
+{
+    return m->keeps_hidden;
+}
+
+/* ---- a sequence ---- */
+
+int drafter_begin(struct moeflux_session *s, struct moeflux_err *e)
+{
+    struct drafter_rows *d = &s->drafter;
+    const struct moeflux_model *m = s->model;
+    uint32_t hidden = hidden_of(s);
+    if (m->dir.config.drafts) {
+        d->own = mem_new(hidden, sizeof *d->own, e);
+        return d->own ? 0 : ERR_MEMORY;
+    }
+    if (!m->drafter)
+        return 0;
+    d->cap = m->max_chunk + VERIFY_ROWS;
+    d->waiting = mem_new((uint64_t)d->cap * hidden, sizeof *d->waiting, e);
+    d->chain = mem_new((uint64_t)VERIFY_ROWS * hidden, sizeof *d->chain, e);
+    d->ids = mem_new(d->cap, sizeof *d->ids, e);
+    d->logits = mem_new(m->dir.config.vocab_size, sizeof *d->logits, e);
+    if (!d->waiting || !d->chain || !d->ids || !d->logits)
+        return ERR_MEMORY;
+    return moeflux_session_new(&d->rows, m->drafter, s->max_context, e);
+}
+
+void drafter_end(struct moeflux_session *s)
+{
+    struct drafter_rows *d = &s->drafter;
+    moeflux_session_free(d->rows);
+    free(d->waiting);
+    free(d->chain);
+    free(d->ids);
+    free(d->logits);
+    free(d->own);
+    *d = (struct drafter_rows){0};
+}
+
+/* ---- hidden states ---- */
+
+/* Forgets all rows; the next one is that of position `pos`. */
+static void begin_at(struct drafter_rows *d, uint32_t pos)
+{
+    if (d->rows->pos > 0)
+        sequence_set_position(d->rows, 0, 0);
+    d->base = d->end = pos;
+    d->n = 0;
+}
+
+/* Keeps the rows before position `pos` whose tokens are still those of the sequence. The row of the last
+ * position before it stays as it is: its token may have changed, and its hidden state is gone. */
+static void go_back(struct moeflux_session *s, uint32_t pos)
+{
+    struct drafter_rows *d = &s->drafter;
+    uint32_t same = 0, most = pos > d->base ? pos - d->base : 0;
+    while (same < d->rows->pos && same + 1 < most && d->rows->history[same] == s->history[d->base + same + 1])
+        same++;
+    if (same + 1 < most || d->rows->pos < most || most == 0) {
+        begin_at(d, pos);
+        return;
+    }
+    if (d->rows->pos > most)
+        sequence_set_position(d->rows, most, d->rows->parity);
+    d->end = pos;
+    d->n = 0;
+}
+
+/* Appends the hidden states of n tokens from position `pos` on. */
+static void append(struct moeflux_session *s, uint32_t pos, const float *hidden, uint32_t n)
+{
+    struct drafter_rows *d = &s->drafter;
+    uint64_t row = hidden_of(s);
+    if (d->mark != s->mark || d->end != pos)
+        go_back(s, pos);
+    if (d->n + n > d->cap)
+        begin_at(d, pos);
+    memcpy(d->waiting + d->n * row, hidden, n * row * sizeof *hidden);
+    d->n += n;
+    d->end += n;
+    d->mark = s->mark;
+}
+
+void drafter_take(const struct work *w, const float *hidden)
+{
+    struct moeflux_session *s = w->list[0];
+    uint64_t row = hidden_of(s);
+    if (w->m->dir.config.drafts)
+        memcpy(s->drafter.own, hidden + (w->n - 1) * row, row * sizeof *hidden);
+    else if (w->is_chain)
+        memcpy(s->drafter.chain, hidden, w->n * row * sizeof *hidden);
+    else if (!w->is_batched)
+        append(s, s->pos + w->ahead, hidden, w->n);
+    else
+        for (uint32_t i = 0; i < w->n; i++)
+            append(w->list[i], w->list[i]->pos + w->ahead, hidden + i * row, 1);
+}
+
+void drafter_take_chained(struct moeflux_session *s, uint32_t at)
+{
+    append(s, s->pos, s->drafter.chain + (uint64_t)at * hidden_of(s), 1);
+}
+
+/* ---- rows ---- */
+
+/* Computes n rows. logits: after the last one, or NULL. */
+static int compute(struct drafter_rows *d, const int32_t *ids, uint32_t n, const float *fed, bool is_own,
+                   float *logits, struct moeflux_err *e)
+{
+    struct moeflux_session *r = d->rows;
+    r->drafter.fed = fed;
+    r->drafter.fed_pos = r->pos;
+    r->drafter.fed_is_own = is_own;
+    return moeflux_session_eval(r, ids, n, &(struct moeflux_outputs){.logits = logits}, e);
+}
+
+/* Fills in the tokens of the waiting rows before position `end`, which follow their positions. Returns their
+ * number. */
+static uint32_t find_ids(const struct moeflux_session *s, uint32_t end)
+{
+    const struct drafter_rows *d = &s->drafter;
+    uint32_t first = d->end - d->n, n = end > first ? end - first : 0;
+    for (uint32_t i = 0; i < n; i++)
+        d->ids[i] = s->history[first + i + 1];
+    return n;
+}
+
+/* Ends the rows if they cannot go on for lack of memory or after an interruption. */
+static int give_up(struct drafter_rows *d, int rc)
+{
+    bool is_harmless = rc == ERR_NO_FIT || rc == ERR_MEMORY || rc == ERR_INTERRUPTED;
+    if (rc < 0)
+        begin_at(d, d->end);
+    return is_harmless ? 0 : rc;
+}
+
+int drafter_follow(struct moeflux_session *s, struct moeflux_err *e)
+{
+    struct drafter_rows *d = &s->drafter;
+    uint64_t row = hidden_of(s);
+    if (!d->rows || d->mark != s->mark || d->end != s->pos || s->pos == 0)
+        return 0;
+    uint32_t n = find_ids(s, s->pos - 1);
+    if (n == 0)
+        return 0;
+    int rc = compute(d, d->ids, n, d->waiting, false, NULL, e);
+    if (rc < 0)
+        return give_up(d, rc);
+    d->n -= n;
+    memmove(d->waiting, d->waiting + n * row, d->n * row * sizeof *d->waiting);
+    return 0;
+}
+
+static int32_t largest(const float *logits, uint32_t n)
+{
+    uint32_t best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (logits[i] > logits[best])
+            best = i;
+    return (int32_t)best;
+}
+
+int drafter_propose(struct moeflux_session *s, int32_t id, uint32_t most, int32_t *out, struct moeflux_err *e)
+{
+    struct drafter_rows *d = &s->drafter;
+    uint32_t vocab = s->model->dir.config.vocab_size;
+    if (!d->rows || d->mark != s->mark || d->end != s->pos || d->n == 0 || most == 0)
+        return 0;
+    uint32_t n = find_ids(s, s->pos - 1) + 1;
+    d->ids[n - 1] = id;
+    int rc = compute(d, d->ids, n, d->waiting, false, d->logits, e);
+    if (rc < 0)
+        return give_up(d, rc);
+    d->n = 0;
+    uint32_t n_rows = d->rows->pos, n_out = 0;
+    out[n_out++] = largest(d->logits, vocab);
+    while (rc == 0 && n_out < most && d->rows->pos < d->rows->max_context) {
+        rc = compute(d, &out[n_out - 1], 1, d->rows->drafter.own, true, d->logits, e);
+        if (rc == 0)
+            out[n_out++] = largest(d->logits, vocab);
+    }
+    if (rc < 0 && give_up(d, rc) < 0)
+        return rc;
+    if (d->rows->pos > n_rows)
+        sequence_set_position(d->rows, n_rows, d->rows->parity);
+    return (int)n_out;
+}

@@ -1,0 +1,68 @@
+#!/bin/sh
+# Drafts by the layer of multi-token prediction: answers have the same bytes as without, in every form, and
+# what was drafted is counted; where it cannot be used, one line says why.
+# suites: check long asan-nightly
+. tests/lib/cli.sh
+
+model=tests/models/tiny-mtp
+answer='j["text"], j["tokens"], j["stop_reason"], j.get("logprobs")'
+set -- -m "$model" --device cpu --no-think -p 'Tell me a story.' --ignore-eos
+
+# same_as_without ARGUMENT...: the answer is the same, and a good part of it was proposed.
+same_as_without() {
+    run 0 "$MOEFLUX" "$@" --json --draft off
+    json_is 'j["drafted_tokens"]' 0
+    plain=$(json "$answer")
+    run 0 "$MOEFLUX" "$@" --json --draft mtp
+    json_is "$answer" "$plain"
+    json_is 'j["drafted_tokens"] >= j["accepted_tokens"] > 10' True
+}
+
+claim greedy_and_sampled_answers_are_the_same
+same_as_without "$@" --temp 0 -n 150
+same_as_without "$@" --temp 0 -n 150 --draft-max 1
+json_is 'j["tokens_per_evaluation"] <= 2' True
+for seed in 1 2; do
+    same_as_without "$@" --temp 0.8 -s $seed -n 100
+done
+
+claim answers_in_small_chunks_with_log_probabilities_or_a_schema_are_the_same
+same_as_without "$@" --temp 0.5 -s 5 -n 100 --logprobs 3 --chunk 8
+same_as_without -m "$model" --device cpu --no-think -p 'Tell me a story.' --temp 0.8 -s 6 -n 100 \
+    --json-schema '{"type": "array", "minItems": 12, "items": {"type": "object", "required": ["name", "n"], "properties":
+    {"name": {"type": "string", "maxLength": 4}, "n": {"type": "integer"}}}}'
+
+claim a_context_that_is_full_ends_the_answer_at_the_same_token
+same_as_without "$@" --temp 0 -c 120
+json_is 'j["stop_reason"]' context
+
+claim other_backends_have_the_same_answers
+for device in reference auto; do
+    for kind in off mtp; do
+        run 0 "$MOEFLUX" "$@" --device "$device" --temp 0.8 -s 1 -n 60 --json --draft $kind
+        json 'j["tokens"]' >"$tmp/$kind"
+    done
+    json_is 'j["accepted_tokens"] > 0' True
+    cmp -s "$tmp/off" "$tmp/mtp" || fault "$device: $(cat "$tmp/off" "$tmp/mtp")"
+done
+
+claim a_gguf_file_with_the_layer_proposes_too
+python3 tests/lib/gguf_drafter.py tests/models/gguf/qwen35moe.gguf "$tmp/nextn.gguf"
+for kind in off mtp; do
+    run 0 "$MOEFLUX" -m "$tmp/nextn.gguf" --device cpu --raw -p 'a b c' --temp 0 -n 40 --ignore-eos --json \
+        --draft $kind
+    json 'j["tokens"]' >"$tmp/$kind"
+done
+json_is 'j["drafted_tokens"] > 20' True
+cmp -s "$tmp/off" "$tmp/mtp" || fault "$(cat "$tmp/off" "$tmp/mtp")"
+fails 1 'nextn.eh_proj' -m tests/models/gguf/qwen35moe.gguf --device cpu --raw -p a --draft mtp
+
+claim where_it_cannot_be_used_one_line_says_so
+run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/packed"
+fails 1 'tests/models/tiny: .*mtp' -m tests/models/tiny --device cpu -p a --draft mtp
+fails 1 "$tmp/packed: .*multi-token" -m "$tmp/packed" --device cpu -p a --draft mtp
+fails 1 'draft mtp: ' -m "$model" --device cpu -p a --memory 3M --draft mtp
+
+end_claim
+DRAFT=mtp python3 tests/cli/draft.py "$MOEFLUX" "$model" || n_failed=$((n_failed + 1))
+report

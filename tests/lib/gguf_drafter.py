@@ -1,0 +1,83 @@
+"""Adds a layer of multi-token prediction to a GGUF file of Qwen3.5-MoE: its last layer's tensors once more, and a join
+that halves the embedding and the hidden state. usage: gguf_drafter.py SOURCE RESULT"""
+import struct, sys
+
+SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+STRING, ARRAY, U32, F32, ALIGNMENT = 8, 9, 4, 0, 32
+
+
+class Reader:
+    def __init__(self, data):
+        self.data, self.at = data, 0
+
+    def take(self, n):
+        self.at += n
+        return self.data[self.at - n:self.at]
+
+    def number(self, form):
+        return struct.unpack('<' + form, self.take(struct.calcsize(form)))[0]
+
+    def text(self):
+        return self.take(self.number('Q')).decode()
+
+    def skip(self, kind):
+        if kind == STRING:
+            self.text()
+        elif kind == ARRAY:
+            item, n = self.number('I'), self.number('Q')
+            for _ in range(n):
+                self.skip(item)
+        else:
+            self.take(SIZES[kind])
+
+
+def text(s):
+    return struct.pack('<Q', len(s)) + s.encode()
+
+
+def main():
+    data = open(sys.argv[1], 'rb').read()
+    r = Reader(data)
+    r.take(8)
+    n_tensors, n_keys = r.number('Q'), r.number('Q')
+    keys = []
+    for _ in range(n_keys):
+        name, kind = r.text(), r.number('I')
+        at = r.at
+        r.skip(kind)
+        keys.append((name, kind, data[at:r.at]))
+    tensors = []
+    for _ in range(n_tensors):
+        name, n = r.text(), r.number('I')
+        tensors.append([name, struct.unpack(f'<{n}Q', r.take(8 * n)), r.number('I'), r.number('Q')])
+    alignment = next((struct.unpack('<I', v)[0] for k, _, v in keys if k == 'general.alignment'), ALIGNMENT)
+    start = -(-r.at // alignment) * alignment
+    ends = sorted(t[3] for t in tensors) + [len(data) - start]
+    bodies = [(t[0], t[1], t[2], data[start + t[3]:start + ends[ends.index(t[3]) + 1]]) for t in tensors]
+    arch = next(v for k, _, v in keys if k == 'general.architecture')[8:].decode()
+    layers = struct.unpack('<I', next(v for k, _, v in keys if k == arch + '.block_count'))[0]
+    keys = [(k, t, struct.pack('<I', layers + 1)) if k == arch + '.block_count' else (k, t, v) for k, t, v in keys]
+    keys.append((arch + '.nextn_predict_layers', U32, struct.pack('<I', 1)))
+    full = next(b[0].split('.')[1] for b in reversed(bodies) if b[0].endswith('.attn_q.weight'))
+    hidden = next(b[1][0] for b in bodies if b[0] == 'token_embd.weight')
+    last, new = f'blk.{full}.', f'blk.{layers}.'
+    bodies += [(new + b[0][len(last):], *b[1:]) for b in bodies if b[0].startswith(last)]
+    rows = b''.join(struct.pack(f'<{2 * hidden}f', *(0.5 if c % hidden == i else 0 for c in range(2 * hidden)))
+                    for i in range(hidden))
+    bodies.append((new + 'nextn.eh_proj.weight', (2 * hidden, hidden), F32, rows))
+    for name in 'enorm', 'hnorm', 'shared_head_norm':
+        bodies.append((f'{new}nextn.{name}.weight', (hidden,), F32, struct.pack(f'<{hidden}f', *[1] * hidden)))
+    head = data[:8] + struct.pack('<QQ', len(bodies), len(keys))
+    head += b''.join(text(k) + struct.pack('<I', t) + v for k, t, v in keys)
+    at = 0
+    for name, shape, kind, body in bodies:
+        head += text(name) + struct.pack(f'<I{len(shape)}QIQ', len(shape), *shape, kind, at)
+        at += -(-len(body) // alignment) * alignment
+    with open(sys.argv[2], 'wb') as out:
+        out.write(head + bytes(-len(head) % alignment))
+        for body in bodies:
+            out.write(body[3] + bytes(-len(body[3]) % alignment))
+
+
+if __name__ == '__main__':
+    main()
