@@ -4,7 +4,7 @@
  *
  *    RADV_FORCE_FAMILY=navi21 build/tests/bench_pipelines LANES GPU_MEMORY_GB DIR...
  *
- * * LANES: the subgroup size, 0 for the device's own. Prints a line for each pipeline with tabs between:
+ * LANES: the subgroup size, 0 for the device's own. Prints a line for each pipeline with tabs between:
  * device, directory, kernel, phases (o: opening, p: prompts, d: decode, b: batched decode, -: not run),
  * lanes, registers, spills, scalar spills, scratch bytes, shared bytes, code bytes, occupancy, compile
  * time in ms, constants. -1: not reported by the driver. */

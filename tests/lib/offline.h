@@ -3,7 +3,7 @@
  * intel_stub_gpu. A program with this file (mk/tests.mk, OFFLINE) opens such a device, and nothing that it
  * records is submitted: kernels write nothing. All else is what the program does on a real device.
  *
- * * Vulkan's functions are replaced for the whole process: one model at a time. */
+ * Vulkan's functions are replaced for the whole process: one model at a time. */
 #ifndef MOEFLUX_TESTS_OFFLINE_H
 #define MOEFLUX_TESTS_OFFLINE_H
 

@@ -2,7 +2,7 @@
  * subgroups of 32 and 64 lanes. Debian 12's Mesa takes minutes for all pipelines of a model:
  * scripts/bench-pipelines.
  *
- * * suites: check drivers */
+ * suites: check drivers */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
