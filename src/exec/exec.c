@@ -34,6 +34,11 @@ struct exec_caps exec_get_caps(const struct exec *x)
     return x->backend->caps(x);
 }
 
+struct exec_details exec_get_details(const struct exec *x)
+{
+    return x->backend->details ? x->backend->details(x) : (struct exec_details){0};
+}
+
 void exec_set_batch_invariant(struct exec *x, bool on)
 {
     x->is_batch_invariant = on;
