@@ -9,6 +9,7 @@
 #include "cli/measure/bench.h"
 #include "cli/options/completion.h"
 #include "cli/report/device.h"
+#include "cli/report/doctor.h"
 #include "cli/exit.h"
 #include "cli/get/get.h"
 #include "cli/hub.h"
@@ -124,7 +125,7 @@ static int dispatch(const struct options *o, const struct term *t, struct output
     if (o->help)
         return verbs_help(o, out, e);
     const char *model = o->verb != VERB_CONVERT ? o->model : o->dst ? o->src : NULL;
-    bool plans = o->verb == VERB_INSPECT || o->verb == VERB_PLAN;
+    bool plans = o->verb == VERB_INSPECT || o->verb == VERB_PLAN || o->verb == VERB_DOCTOR;
     if (model && which_model_check(model, plans, e))
         return (int)e->code;
     /* A word after `run` may be the name of a model of Ollama. */
@@ -143,6 +144,8 @@ static int dispatch(const struct options *o, const struct term *t, struct output
         return serve(o, t, e);
     case VERB_INSPECT:
         return inspect_run(o, out, e);
+    case VERB_DOCTOR:
+        return doctor_run(o, MOEFLUX_BUILD, t, out, e);
     case VERB_GET:
         return get_run(o, t, out, e);
     case VERB_LIST_DEVICES:

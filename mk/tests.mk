@@ -8,10 +8,10 @@ TEST_BIN := $(call binaries,$(TESTS))
 suite     = $(call binaries,$(shell grep -lE 'suites:.* $(1)( |$$)' $(TESTS)))
 BENCH    := $(wildcard tests/bench/bench_*.c)
 ISA_TEST := $(wildcard tests/*/*_isa.c)
-TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(ISA_TEST) $(BENCH) %_shim.c,$(wildcard tests/lib/*.c tests/bench/*.c))) \
+TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(ISA_TEST) $(BENCH) %_shim.c tests/lib/vulkan_layer.c,$(wildcard tests/lib/*.c tests/bench/*.c))) \
             $(foreach isa,$(ISAS),$(call isa_obj,$(isa),$(ISA_TEST)))
-# Libraries for LD_PRELOAD: a disk that fails, a program that is slow to listen.
-SHIMS    := $(BUILD)/tests/fault_shim.so $(BUILD)/tests/late_shim.so
+# Libraries for LD_PRELOAD: a disk that fails, a program that is slow to listen; and a Vulkan layer.
+SHIMS    := $(BUILD)/tests/fault_shim.so $(BUILD)/tests/late_shim.so $(BUILD)/tests/vulkan_layer.so
 
 # The fuzzers' targets (tests/fuzz/target.h), which test_fuzz_seeds runs too.
 FUZZ_OBJ     := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/entry.c %/seeds_main.c,$(wildcard tests/fuzz/*.c)))
@@ -46,6 +46,11 @@ $(BUILD)/tests/test_pipelines $(BUILD)/tests/bench_pipelines: ALL_LDFLAGS += $(O
 $(SHIMS): $(BUILD)/tests/%.so: tests/lib/%.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE $(OPT) $(WARN) -shared -fPIC -o $@ $<
+
+$(BUILD)/tests/vulkan_layer.so: $(BUILD)/tests/moeflux_test.json
+$(BUILD)/tests/moeflux_test.json: tests/lib/moeflux_test.json
+	@mkdir -p $(@D)
+	cp $< $@
 
 # Models of random numbers and their outputs are packed.
 MODELS := $(basename $(shell find tests/models -name '*.xz'))

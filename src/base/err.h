@@ -19,6 +19,7 @@ enum {
     ERR_UNSUPPORTED = MOEFLUX_ERR_UNSUPPORTED,
     ERR_NO_FIT = MOEFLUX_ERR_NO_FIT,
     ERR_INTERRUPTED = MOEFLUX_ERR_INTERRUPTED,
+    ERR_LOST = MOEFLUX_ERR_LOST,
 };
 
 /* Fills `e` (which may be NULL) and returns `code`, so that a failure is one line: return err_set(e, ...).

@@ -30,6 +30,6 @@ void startup_allow_many_files(void)
 void startup_skip_software_drivers(const struct options *o)
 {
     bool is_named = o->device && strcmp(o->device, "auto") != 0 && strcmp(o->device, "all") != 0;
-    if (!is_named && o->verb != VERB_LIST_DEVICES)
+    if (!is_named && o->verb != VERB_LIST_DEVICES && o->verb != VERB_DOCTOR)
         (void)setenv("VK_LOADER_DRIVERS_DISABLE", "*lvp_icd*,*swiftshader_icd*", 0);
 }

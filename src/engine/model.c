@@ -309,7 +309,7 @@ const struct arch_stores *model_stores(const struct moeflux_model *m, uint32_t l
 
 int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, struct moeflux_err *e)
 {
-    if ((rc != ERR_DEVICE && rc != ERR_NO_FIT) || m->n_stages == 1 || !e)
+    if ((rc != ERR_DEVICE && rc != ERR_LOST && rc != ERR_NO_FIT) || m->n_stages == 1 || !e)
         return rc;
     const struct moeflux_err why = *e;
     return err_set(e, why.code, "device %u of %u (%.100s, layers %u to %u): %.300s",

@@ -11,6 +11,7 @@
 struct backend {
     void (*close)(struct exec *x); /* frees x, which may be half open */
     struct exec_caps (*caps)(const struct exec *x);
+    struct exec_details (*details)(const struct exec *x); /* NULL where there are none */
     int (*buffer_new)(struct exec *x, struct exec_buffer *b, enum exec_memory kind, struct moeflux_err *e);
     int (*buffer_import)(struct exec *x, struct exec_buffer *b, enum exec_memory kind, uint8_t *host,
                          struct moeflux_err *e);

@@ -34,6 +34,11 @@ struct exec_caps exec_get_caps(const struct exec *x)
     return x->backend->caps(x);
 }
 
+struct exec_details exec_get_details(const struct exec *x)
+{
+    return x->backend->details ? x->backend->details(x) : (struct exec_details){0};
+}
+
 void exec_set_batch_invariant(struct exec *x, bool on)
 {
     x->is_batch_invariant = on;
@@ -107,11 +112,13 @@ int exec_stage_end(struct exec *x, struct moeflux_err *e)
 int exec_write(struct exec *x, const struct exec_buffer *b, uint64_t off, const void *src, uint64_t bytes,
                struct moeflux_err *e)
 {
+    struct moeflux_err own;
+    e = e ? e : &own;
     for (uint64_t done = 0; done < bytes;) {
         uint64_t n = size_min(bytes - done, EXEC_STAGE_BYTES);
         void *to = exec_stage(x, b, off + done, n, e);
         if (!to)
-            return ERR_DEVICE;
+            return (int)e->code;
         memcpy(to, (const uint8_t *)src + done, n);
         done += n;
     }

@@ -35,6 +35,7 @@ struct exec_buffer {
 
 /* The largest of exec_caps.max_invariant. */
 enum { EXEC_MAX_INVARIANT = 8 };
+enum { EXEC_MAX_HEAPS = 16 };
 
 /* The properties of a device. Code above the operations asks for properties, never which backend it is. */
 struct exec_caps {
@@ -86,6 +87,23 @@ struct exec_options {
 int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);
 void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
+/* What a report says about a device and no operation asks for. A host backend has zeros. */
+struct exec_details {
+    const char *driver,
+        *kind;            /* name and version; as in struct exec_device. Borrowed; NULL: a host backend */
+    bool has_nv, has_khr; /* matrix units by extension, whether kernels use them or not */
+    bool has_budget;      /* the driver reports budgets of memory */
+    bool imports_host;    /* host memory can be used in place */
+    bool has_copy_queue;  /* copies run next to computing */
+    bool has_timestamps, sets_subgroup_size;
+    bool cuts_dispatches; /* a long dispatch runs in pieces */
+    uint32_t n_heaps;
+    struct exec_heap {
+        uint64_t bytes, budget, used; /* UINT64_MAX: unknown */
+        bool is_local, is_mapped;
+    } heaps[EXEC_MAX_HEAPS];
+};
+struct exec_details exec_get_details(const struct exec *x);
 /* Clears has_coopmat, has_fixed, prompt_is_f16 and kv_default_is_f16 in the caps: operations opened later are
  * float32 throughout. */
 void exec_keep_f32(struct exec *x);

@@ -88,6 +88,29 @@ static struct exec_caps vulkan_caps(const struct exec *x)
                               .used_bytes = gpu_used_bytes(g)};
 }
 
+_Static_assert((int)EXEC_MAX_HEAPS == (int)VK_MAX_MEMORY_HEAPS, "a list has an entry for each heap");
+
+static struct exec_details vulkan_details(const struct exec *x)
+{
+    const struct gpu *g = &vulkan_of_const(x)->gpu;
+    struct gpu_heap heaps[VK_MAX_MEMORY_HEAPS];
+    struct exec_details d = {.driver = g->info.driver,
+                             .kind = g->info.kind,
+                             .has_nv = g->matrices.nv,
+                             .has_khr = g->matrices.khr,
+                             .has_budget = g->has_budget,
+                             .imports_host = g->import_align > 0,
+                             .has_copy_queue = g->transfer_family != g->queue_family,
+                             .has_timestamps = g->ns_per_tick > 0,
+                             .sets_subgroup_size = g->sets_subgroup_size,
+                             .cuts_dispatches = g->cuts_dispatches,
+                             .n_heaps = gpu_list_heaps(g, heaps)};
+    for (uint32_t i = 0; i < d.n_heaps; i++)
+        d.heaps[i] = (struct exec_heap){heaps[i].bytes, heaps[i].budget, heaps[i].used, heaps[i].is_local,
+                                        heaps[i].is_mapped};
+    return d;
+}
+
 /* --- memory --- */
 
 static const enum gpu_memory kinds[] = {
@@ -343,6 +366,7 @@ static void vulkan_reset_stats(struct exec *x)
 
 static const struct backend vulkan_backend = {.close = vulkan_close,
                                               .caps = vulkan_caps,
+                                              .details = vulkan_details,
                                               .buffer_new = vulkan_buffer_new,
                                               .buffer_import = vulkan_buffer_import,
                                               .buffer_free = vulkan_buffer_free,

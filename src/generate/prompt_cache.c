@@ -85,7 +85,7 @@ int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options
     rc = look_at(pc, s, e);
     if (!rc && (rc = moeflux_session_load(s->sequence, pc->options.path, e)) == ERR_NO_FIT)
         pc->may_write = false;
-    if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE)
+    if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE || rc == ERR_LOST)
         return rc;
     if (rc)
         warn(pc, e->text, writes);

@@ -210,7 +210,7 @@ int saved_sequences_load(struct saved_sequences *v, uint32_t idx, struct moeflux
 {
     struct moeflux_err why;
     int rc = moeflux_session_load(s, v->items[idx].path, &why);
-    if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE)
+    if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE || rc == ERR_LOST)
         return err_set(e, rc, "%s", why.text);
     if (rc) {
         tell(v, &why);

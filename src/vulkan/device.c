@@ -41,7 +41,7 @@ int gpu_error(VkResult r, const char *call, struct moeflux_err *e)
 {
     const char *name = result_name(r);
     bool memory = r == VK_ERROR_OUT_OF_HOST_MEMORY || r == VK_ERROR_OUT_OF_DEVICE_MEMORY;
-    int code = memory ? ERR_NO_FIT : ERR_DEVICE;
+    int code = memory ? ERR_NO_FIT : r == VK_ERROR_DEVICE_LOST ? ERR_LOST : ERR_DEVICE;
     if (name)
         return err_set(e, code, "%s: %s", call, name);
     return err_set(e, code, "%s: Vulkan error %d", call, (int)r);

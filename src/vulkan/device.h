@@ -70,7 +70,8 @@ bool gpu_is_preferred(const struct gpu_info *info);
 int gpu_open_preferred(struct gpu *g, struct moeflux_err *e);
 void gpu_close(struct gpu *g);
 
-/* Fills e with "CALL: RESULT". Returns ERR_NO_FIT for out-of-memory results, else ERR_DEVICE. */
+/* Fills e with "CALL: RESULT". Returns ERR_NO_FIT for out-of-memory results, ERR_LOST when the device
+ * is lost, else ERR_DEVICE. */
 int gpu_error(VkResult r, const char *call, struct moeflux_err *e);
 
 #endif

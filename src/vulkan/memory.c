@@ -76,6 +76,20 @@ uint64_t gpu_used_bytes(const struct gpu *g)
     return sum;
 }
 
+uint32_t gpu_list_heaps(const struct gpu *g, struct gpu_heap *out)
+{
+    const VkPhysicalDeviceMemoryBudgetPropertiesEXT budget = budget_of(g);
+    for (uint32_t i = 0; i < g->memory.memoryHeapCount; i++)
+        out[i] = (struct gpu_heap){.bytes = g->memory.memoryHeaps[i].size,
+                                   .budget = g->has_budget ? budget.heapBudget[i] : UINT64_MAX,
+                                   .used = g->has_budget ? budget.heapUsage[i] : UINT64_MAX,
+                                   .is_local = is_local(g, i)};
+    for (uint32_t i = 0; i < g->memory.memoryTypeCount; i++)
+        if (g->memory.memoryTypes[i].propertyFlags & VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT)
+            out[g->memory.memoryTypes[i].heapIndex].is_mapped = true;
+    return g->memory.memoryHeapCount;
+}
+
 /* --- buffers --- */
 
 static uint32_t local_types(const struct gpu *g)

@@ -32,6 +32,16 @@ uint64_t gpu_free_bytes(const struct gpu *g);
  * VK_EXT_memory_budget. */
 uint64_t gpu_used_bytes(const struct gpu *g);
 
+struct gpu_heap {
+    uint64_t bytes;  /* size */
+    uint64_t budget; /* what this process may hold, as the driver says; UINT64_MAX: unknown */
+    uint64_t used;   /* what it holds, as the driver counts; UINT64_MAX: unknown */
+    bool is_local;   /* the device's own memory, or what it uses as such */
+    bool is_mapped;  /* the host can map some of it */
+};
+/* Fills up to VK_MAX_MEMORY_HEAPS entries, in the driver's order. Returns the number of heaps. */
+uint32_t gpu_list_heaps(const struct gpu *g, struct gpu_heap *out);
+
 /* Allocates a buffer, not zeroed. ERR_NO_FIT says what was requested and what is free; ERR_UNSUPPORTED: more
  * than one allocation may hold. */
 int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint64_t bytes,

@@ -15,7 +15,7 @@ for shell in bash zsh fish; do
 done
 
 claim the_scripts_have_every_flag_of_the_help_texts
-for command in '' convert inspect serve get; do
+for command in '' convert inspect serve get doctor; do
     flags_of "$command" >"$tmp/flags"
     [ "$(wc -l <"$tmp/flags")" -ge 9 ] || fault "the help text of '$command' names too few flags"
     while read -r flag; do

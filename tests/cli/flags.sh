@@ -4,7 +4,7 @@
 . tests/lib/cli.sh
 
 claim help_fits_80_columns_and_goes_to_stdout
-for words in --help -h 'convert --help' 'inspect -h' 'get -h' '--help --foo'; do
+for words in --help -h 'convert --help' 'inspect -h' 'get -h' 'doctor -h' '--help --foo'; do
     # shellcheck disable=SC2086 # words are words
     run 0 "$MOEFLUX" $words
     err_empty
@@ -30,6 +30,7 @@ names_flags '' moeflux.1 35
 names_flags convert moeflux-convert.1 10
 names_flags inspect moeflux-inspect.1 10
 names_flags get moeflux-get.1 9
+names_flags doctor moeflux-doctor.1 9
 names_flags completion moeflux.1 1
 
 claim the_unit_for_systemd_has_flags_of_serve_only

@@ -410,6 +410,8 @@ int check_options(struct options *o, struct moeflux_err *e)
         return check_serve(o, e);
     case VERB_INSPECT:
         return check_inspect(o, e);
+    case VERB_DOCTOR:
+        return check_engine(o, e);
     case VERB_GET:
         return get_flags_check(o, e);
     default:

@@ -145,7 +145,8 @@ static int take_section(struct reading *r, char *line)
             }
         line[n - 1] = ']';
     }
-    snprintf(text, sizeof text, "expected [run], [serve], [inspect], [convert] or [get], found %.64s", line);
+    snprintf(text, sizeof text,
+             "expected [run], [serve], [inspect], [convert], [get] or [doctor], found %.64s", line);
     return fail_at(r, text);
 }
 

@@ -7,8 +7,8 @@
  *     [serve]                 (the lines that follow are for `moeflux serve` only)
  *     ctx-size = 32768
  *
- * Sections are [run], [serve], [inspect], [convert] and [get]. A line for one command wins over one for all,
- * a later line over an earlier one. */
+ * Sections are [run], [serve], [inspect], [convert], [get] and [doctor]. A line for one command wins over one
+ * for all, a later line over an earlier one. */
 #ifndef MOEFLUX_CLI_OPTIONS_DEFAULTS_H
 #define MOEFLUX_CLI_OPTIONS_DEFAULTS_H
 

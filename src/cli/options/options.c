@@ -227,6 +227,20 @@ static const struct flag inspect_flags[] = {
     SWITCH("h", "help", help, "print this help"),
 };
 
+static const struct flag doctor_flags[] = {
+    TEXT("m", "model", "DIR", model, "a model to plan for, whose disk is measured"),
+    TEXT_OF("device", "NAME,..", device, DEVICES, "devices to report (as a run would choose)"),
+    TEXT_OF("cpu-isa", "NAME", cpu_isa, ISAS, "portable, avx2, avx512, amx, neon, dotprod (best)"),
+    INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "context size to plan for (8192)"),
+    BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, e.g. 4G"),
+    SIZES("gpu-memory", "SIZE,..", gpu_memory, "device memory to use on each GPU, e.g. 20G"),
+    INT("t", "threads", "N", threads, 1, 4096, "threads that compute and read (all cores)"),
+    SWITCH(NULL, "no-selftest", no_selftest, "do not check the operations"),
+    SWITCH(NULL, "no-measure", no_measure, "do not measure speeds"),
+    SWITCH(NULL, "json", json, "print one JSON object"),
+    SWITCH("h", "help", help, "print this help"),
+};
+
 static const struct flag completion_flags[] = {
     OPERAND("SHELL", shell, "bash, zsh or fish"),
     SWITCH("h", "help", help, "print this help"),
@@ -273,6 +287,7 @@ const struct defaults_command options_commands[OPTIONS_COMMANDS] = {
     {"inspect", "what a model is, needs and can reach here", inspect_flags, COUNT(inspect_flags)},
     {"serve", "OpenAI's API and a chat page", serve_flags, COUNT(serve_flags)},
     {"get", "a model of Hugging Face into its tools' cache", get_flags, GET_FLAGS},
+    {"doctor", "a page about this machine for a bug report", doctor_flags, COUNT(doctor_flags)},
 };
 const struct defaults_command options_completion = {"completion", "a shell's completion script",
                                                     completion_flags, COUNT(completion_flags)};
@@ -462,8 +477,8 @@ static int check_word(const struct options *o, bool is_first, struct moeflux_err
 
 int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *e)
 {
-    static const enum verb verbs[OPTIONS_COMMANDS] = {VERB_RUN, VERB_CONVERT, VERB_INSPECT, VERB_SERVE,
-                                                      VERB_GET};
+    static const enum verb verbs[OPTIONS_COMMANDS] = {VERB_RUN,   VERB_CONVERT, VERB_INSPECT,
+                                                      VERB_SERVE, VERB_GET,     VERB_DOCTOR};
     size_t at = 0;
     options_defaults(o);
     if (foreign_command(&o->foreign, &argc, &argv, e))

@@ -30,6 +30,7 @@ enum verb {
     VERB_INSPECT,
     VERB_SERVE,
     VERB_GET,
+    VERB_DOCTOR,
     VERB_COMPLETION,
     VERB_HELP,
     VERB_VERSION,
@@ -123,7 +124,7 @@ struct options {
     int64_t connections, tries;        /* get */
     bool dry_run;                      /* get */
 
-    bool help, version, quiet, verify, lossy, half_scales, no_measure;
+    bool help, version, quiet, verify, lossy, half_scales, no_measure, no_selftest;
     const char *src, *dst;                          /* convert; inspect uses `model` */
     const char *spread;                             /* convert: directories with commas between them */
     int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */
@@ -140,7 +141,7 @@ void options_free(struct options *o);
 void options_defaults(struct options *o);
 
 /* The commands and their flags. The first is run, which has no name on the command line. */
-enum { OPTIONS_COMMANDS = 5 };
+enum { OPTIONS_COMMANDS = 6 };
 extern const struct defaults_command options_commands[OPTIONS_COMMANDS];
 /* It takes no settings from the configuration file. */
 extern const struct defaults_command options_completion;

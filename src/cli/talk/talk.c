@@ -520,8 +520,8 @@ static int load_state(struct talk *t, struct moeflux_err *e)
     t->is_reseeded = true;
     if (rc == 0)
         return 0;
-    if (rc == ERR_DEVICE)
-        return err_set(e, ERR_DEVICE, "%s", why.text);
+    if (rc == ERR_DEVICE || rc == ERR_LOST)
+        return err_set(e, rc, "%s", why.text);
     char text[sizeof why.text + 80];
     snprintf(text, sizeof text, "%s; the conversation is computed again with the next question",
              rc == ERR_INTERRUPTED ? "interrupted" : why.text);

@@ -21,6 +21,50 @@ int lab_save_trace(struct moeflux_model *m, struct moeflux_err *e);
  * No evaluation may be in flight. */
 uint64_t lab_layer_wait_ns(const struct moeflux_model *m, uint32_t layer);
 
+/* --- this machine --- */
+
+struct lab_host {
+    char cpu[256];        /* the processor's name, and its memory nodes if there are several */
+    char isa[16];         /* instruction set that the cpu uses */
+    uint32_t n_allowed;   /* processors that this process may use */
+    uint32_t n_threads;   /* threads that a computation uses */
+    uint64_t total_bytes; /* memory */
+    uint64_t free_bytes;  /* without swapping, within the limits of its control groups; UINT64_MAX: unknown */
+};
+/* cpu_isa, n_threads: those of moeflux_options. Errors: _USAGE: no such instruction set. */
+int lab_describe_host(const struct moeflux_options *o, struct lab_host *out, struct moeflux_err *e);
+
+enum { LAB_MAX_HEAPS = 16 };
+struct lab_heap {
+    uint64_t bytes, budget_bytes, used_bytes; /* budget, used: as the driver counts; UINT64_MAX: unknown */
+    bool is_local, is_mapped;                 /* the device's own; the host can map some of it */
+};
+/* An opened device: what it has, and what is chosen because of that. */
+struct lab_device {
+    char option[256]; /* its name in moeflux_options.device */
+    char name[256];
+    char kind[16];    /* moeflux_device.kind, or "reference" */
+    char driver[256]; /* "": a host backend */
+    bool is_host;     /* this machine's cores compute without Vulkan; all that follows is Vulkan's */
+    bool is_software, is_unified;
+    uint32_t subgroup_size, max_workgroup, max_shared_bytes;
+    uint32_t n_processors; /* shader cores; 0: unknown */
+    uint64_t max_alloc_bytes, total_bytes, free_bytes;
+    bool sets_subgroup_size; /* kernels request the size; false: the device has no other */
+    bool has_nv, has_khr;    /* matrix units by extension */
+    bool uses_matrices;      /* kernels for matrix units run: prompts have float16 factors */
+    bool uses_khr;           /* they have VK_KHR_cooperative_matrix's form */
+    bool kv_is_f16;          /* the KV cache is float16 unless the caller chooses */
+    bool has_denorm;         /* kernels that need float16 denormals run */
+    bool has_budget, imports_host, has_copy_queue, has_timestamps, cuts_dispatches;
+    uint32_t n_heaps;
+    struct lab_heap heaps[LAB_MAX_HEAPS];
+};
+/* Opens the devices that the options name, one after the other, and describes them. *n: the number in out[],
+ * also after a failure: those before the one that does not open. Errors: those of opening a device. */
+int lab_describe_devices(const struct moeflux_options *o, struct lab_device out[MOEFLUX_MAX_DEVICES],
+                         uint32_t *n, struct moeflux_err *e);
+
 /* --- speeds --- */
 
 /* Measures how fast the cpu's threads read memory together, in bytes a second. n_threads 0: as many as the
@@ -30,6 +74,11 @@ int lab_measure_memory(uint32_t n_threads, double *bytes_s, struct moeflux_err *
 struct lab_device_speeds { /* one device; members as in lab_speeds */
     double kernel_bytes_s, dispatch_s, round_trip_s, copy_bytes_s;
 };
+
+/* Measures one device of lab_describe_devices without a model, in less than a second. Errors: those of
+ * opening it; _NO_FIT. */
+int lab_measure_device(const struct moeflux_options *o, const char *device, struct lab_device_speeds *out,
+                       struct moeflux_err *e);
 
 /* How fast this machine is; names end in _s: seconds, or bytes a second. 0: not measured. */
 struct lab_speeds {
@@ -101,6 +150,7 @@ struct lab_selftest_row {
 struct lab_selftest_options {
     const char *device, *cpu_isa; /* those of moeflux_options */
     bool full;                    /* all formats and sizes; false: each path through each kernel once */
+    bool brief;                   /* likewise without the longest cases; on the cpu one instruction set */
     /* Called once for each case, by one thread at a time; its strings are borrowed for the call. */
     void (*row)(void *ctx, const struct lab_selftest_row *r);
     /* Called before each case on a Vulkan device, by one thread at a time: its number, from 1, and the number

@@ -326,11 +326,10 @@ static int time_moves(struct exec *x, const struct exec_buffer *to, const struct
     return rc;
 }
 
-static int measure_copy(struct exec *x, const struct model_dir *m, struct lab_speeds *out,
-                        struct moeflux_err *e)
+/* piece: bytes of one copy. */
+static int measure_copy(struct exec *x, uint64_t piece, struct lab_speeds *out, struct moeflux_err *e)
 {
     struct exec_buffer from = {0}, to = {0};
-    uint64_t piece = expert_store_floor_bytes(m) / size_max(m->config.top_k, 1);
     uint64_t bytes = size_max(COPY_BYTES / piece, 1) * piece, ns, best = UINT64_MAX;
     if (exec_get_caps(x).is_unified)
         return 0;
@@ -359,15 +358,14 @@ static void measure_cpu(const struct moeflux_options *o, struct lab_speeds *out)
     exec_close(x);
 }
 
-static int measure_exec(struct exec *x, const struct model_dir *m, struct lab_speeds *out,
-                        struct moeflux_err *e)
+static int measure_exec(struct exec *x, uint64_t piece, struct lab_speeds *out, struct moeflux_err *e)
 {
     int rc = measure_round_trip(x, out, e);
     if (rc == 0)
         rc = measure_kernel(x, out, e);
     if (rc == 0)
         rc = measure_dispatch(x, out, e);
-    return rc < 0 ? rc : measure_copy(x, m, out, e);
+    return rc < 0 ? rc : measure_copy(x, piece, out, e);
 }
 
 static struct lab_device_speeds speeds_of(const struct lab_speeds *one)
@@ -394,6 +392,7 @@ static int measure_execs(const struct devices *d, const struct model_dir *m, con
     struct expert_layers layers[MOEFLUX_MAX_DEVICES];
     struct exec_caps caps[MOEFLUX_MAX_DEVICES];
     struct lab_speeds sum = {0};
+    uint64_t piece = expert_store_floor_bytes(m) / size_max(m->config.top_k, 1);
     for (uint32_t i = 0; i < d->n; i++) {
         size_t at = strlen(out->device);
         caps[i] = exec_get_caps(d->execs[i]);
@@ -401,14 +400,14 @@ static int measure_execs(const struct devices *d, const struct model_dir *m, con
     }
     out->n_devices = d->n;
     if (d->n == 1) {
-        int done = measure_exec(d->execs[0], m, out, e);
+        int done = measure_exec(d->execs[0], piece, out, e);
         out->devices[0] = speeds_of(out);
         return done;
     }
     int rc = devices_share_layers(o, caps, d->n, &m->config, layers, e);
     for (uint32_t i = 0; rc == 0 && i < d->n; i++) {
         struct lab_speeds one = {0};
-        rc = measure_exec(d->execs[i], m, &one, e);
+        rc = measure_exec(d->execs[i], piece, &one, e);
         out->devices[i] = speeds_of(&one);
         add_speeds(&sum, &one, (double)(layers[i].end - layers[i].first) / m->config.n_layers);
     }
@@ -439,6 +438,22 @@ static void measure_device(const struct model_dir *m, const struct moeflux_optio
         snprintf(out->device_fault, sizeof out->device_fault, "%s", e.text);
     else if (has_gpu)
         measure_cpu(o, out);
+}
+
+int lab_measure_device(const struct moeflux_options *o, const char *device, struct lab_device_speeds *out,
+                       struct moeflux_err *e)
+{
+    /* About the size of an expert. */
+    const uint64_t piece = (uint64_t)4 << 20;
+    struct exec *x = NULL;
+    struct lab_speeds s = {0};
+    const struct exec_options open = {.device = device, .n_threads = o->n_threads, .isa = o->cpu_isa};
+    int rc = exec_open(&x, &open, e);
+    if (rc == 0)
+        rc = measure_exec(x, piece, &s, e);
+    exec_close(x);
+    *out = speeds_of(&s);
+    return rc;
 }
 
 /* --- other devices, and memory --- */

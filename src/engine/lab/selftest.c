@@ -3,6 +3,7 @@
 
 #include "base/cores.h"
 #include "base/mem.h"
+#include "cpu/isa.h"
 #include "engine/lab/lab.h"
 #include "engine/plan/load_plan.h"
 
@@ -34,13 +35,17 @@ int lab_selftest(const struct lab_selftest_options *o, struct moeflux_err *e)
                          .row = relay_row,
                          .progress = relay_progress,
                          .ctx = &relay,
-                         .grid = o->full ? SELFTEST_FULL : SELFTEST_FIRST,
+                         .grid = o->full    ? SELFTEST_FULL
+                                 : o->brief ? SELFTEST_SHORT
+                                            : SELFTEST_FIRST,
                          .n_threads = (uint32_t)size_min(cores_useful(""), MAX_THREADS)};
     int rc = load_plan_open_exec(&x, &of, NULL, NULL, e);
     if (rc < 0)
         return rc;
     if (exec_get_caps(x).is_native)
         s.device = "cpu";
+    if (o->brief && exec_get_caps(x).is_native && !s.isa)
+        s.isa = cpu_isa_find(NULL, NULL)->name;
     exec_close(x);
     return selftest_run(&s, e);
 }

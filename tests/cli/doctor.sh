@@ -1,0 +1,81 @@
+#!/bin/sh
+# The page of `moeflux doctor`, on the cpu, on a Vulkan device and without any.
+# suites: check vulkan asan-nightly
+. tests/lib/cli.sh
+
+model=tests/models/tiny
+
+claim the_cpu_is_tested_and_measured
+run 0 "$MOEFLUX" doctor --device cpu --json
+err_empty
+json_is 'j["healthy"], j["problem"], j["model"]' "(True, '', None)"
+json_is '[d["kind"] for d in j["devices"]]' "['cpu']"
+json_is 'j["devices"][0]["selftest"]["cases"] > 100, j["devices"][0]["selftest"]["failed"]' '(True, 0)'
+json_is 'j["devices"][0]["kernel_bytes_s"] > 0 and j["memory_bytes_s"] > 0 and j["memory_bytes"] > 0' True
+json_is 'j["version"] in j["build"]' True
+run 0 "$MOEFLUX" doctor --device cpu --no-selftest --no-measure --cpu-isa portable
+err_empty
+out_has '^moeflux  *[0-9.]*, build '
+out_has ' portable, [0-9]* thread'
+out_has '^  self-test  *not run$'
+out_lacks products
+out_lacks ' $'
+
+claim a_vulkan_device_shows_limits_heaps_and_kernels
+run 0 "$MOEFLUX" doctor --device 0 --no-selftest --json
+json_is 'j["healthy"], j["devices"][0]["device"], j["devices"][0]["selftest"]' "(True, '0', None)"
+json_is 'sum(h["bytes"] for h in j["devices"][0]["heaps"] if h["device_local"]) == j["devices"][0]["memory_bytes"]' \
+    True
+json_is 'j["devices"][0]["subgroup_size"] >= 4 and j["devices"][0]["max_shared_bytes"] >= 16384' True
+json_is 'j["devices"][0]["kernel_bytes_s"] > 0 and j["devices"][0]["round_trip_s"] > 0' True
+run 0 "$MOEFLUX" doctor --device 0,cpu --no-selftest --no-measure
+for what in limits 'heap 0' subgroup 'matrix units' numbers; do
+    out_has "^  $what  *[a-zA-Z0-9]"
+done
+[ "$(grep -c '^device ' "$tmp/out")" -eq 2 ] || fault "not two devices: $(cat "$tmp/out")"
+
+claim a_model_has_a_plan_and_a_forecast_and_no_path
+mkdir -p "$tmp/home/secret"
+cp -r "$model" "$tmp/home/secret/model"
+run 0 env HOME="$tmp/home" "$MOEFLUX" doctor --device cpu --no-selftest -m "$tmp/home/secret/model"
+err_empty
+out_has '^Plan for CPU'
+out_has '  file system  *[a-z0-9]'
+out_has '  disk  *[0-9.]* .B/s'
+out_has '100 %.*this plan'
+out_lacks secret
+run 0 "$MOEFLUX" doctor --device cpu --no-selftest -m "$tmp/home/secret/model" --json
+json_is 'j["model"]["experts"] > 0 and j["model"]["speeds"]["disk_bytes_s"] > 0' True
+out_lacks secret
+
+claim a_model_that_does_not_fit_or_is_damaged_is_a_problem_without_a_path
+run 3 "$MOEFLUX" doctor --device cpu --no-selftest --no-measure -m "$tmp/home/secret/model" --memory 1k
+out_has '^Problem: .*--memory'
+err_line '--memory'
+out_lacks secret
+rm "$tmp/home/secret/model/"*.safetensors
+run 1 "$MOEFLUX" doctor --device cpu --no-selftest --no-measure -m "$tmp/home/secret/model" --json
+json_is 'j["healthy"], "MODEL/" in j["problem"], j["model"]' '(False, True, None)'
+out_lacks secret
+run 1 "$MOEFLUX" doctor --device cpu --no-selftest --no-measure -m "$tmp/home/secret/none"
+err_line "$tmp/home/secret/none"
+out_has '^Problem: MODEL: '
+out_lacks secret
+
+claim a_device_that_cannot_be_used_is_a_problem_of_a_whole_page
+run 2 "$MOEFLUX" doctor --device cpu,nonesuch --no-selftest --no-measure
+out_has '^device  *cpu'
+out_has '^Problem: --device nonesuch'
+err_line '--device nonesuch'
+# Without any Vulkan driver the cpu is the default, and nothing is wrong; a device that is named is missing.
+run 0 env VK_DRIVER_FILES=/dev/null VK_ICD_FILENAMES=/dev/null "$MOEFLUX" doctor --no-selftest --json
+json_is '[d["kind"] for d in j["devices"]], j["not_used"]' "(['cpu'], [])"
+run 1 env VK_DRIVER_FILES=/dev/null VK_ICD_FILENAMES=/dev/null "$MOEFLUX" doctor --device 0 --no-selftest --json
+json_is 'j["healthy"], j["devices"], "--device 0" in j["problem"]' '(False, [], True)'
+json_is 'j["memory_bytes"] > 0' True
+
+claim flags_are_checked
+fails 2 '--gpu-memory .*GPU.*--memory ' doctor --device cpu --gpu-memory 1G
+fails 2 '"stray" .*--help' doctor stray
+
+report
