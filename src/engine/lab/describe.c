@@ -79,7 +79,7 @@ int lab_describe_devices(const struct moeflux_options *o, struct lab_device out[
         memcpy(one.names[0], d.names[i], sizeof one.names[0]);
         /* The instruction set applies only to the cpu. */
         of.cpu_isa = d.n > 1 && strcmp(d.names[i], "cpu") != 0 ? NULL : o->cpu_isa;
-        rc = devices_open(&one, &of, NULL, e);
+        rc = devices_open(&one, &of, NULL, NULL, e);
         if (rc == 0)
             describe(one.execs[0], d.names[i], &out[(*n)++]);
         devices_close(&one);
