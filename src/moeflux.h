@@ -43,7 +43,7 @@ enum moeflux_err_code {
     MOEFLUX_ERR_UNSUPPORTED = -6, /* well formed, but not something this program or device can do */
     MOEFLUX_ERR_NO_FIT = -7,      /* does not fit the memory or disk there is */
     MOEFLUX_ERR_INTERRUPTED = -8, /* the progress callback returned false */
-    MOEFLUX_ERR_LOST = -9,        /* the driver gave the GPU up; all that its models hold is lost: close them */
+    MOEFLUX_ERR_LOST = -9, /* the driver gave the GPU up; all that its models hold is lost: close them */
 };
 
 struct moeflux_err {

@@ -126,7 +126,7 @@ int draft_new(struct draft **out, const struct draft_options *o, struct generato
         return refuse(o, e);
     if (o->kind == DRAFT_MTP && !g->model->drafter)
         return err_set(e, ERR_UNSUPPORTED,
-                       "draft mtp: the model was opened without it: start with --draft mtp");
+                       "draft mtp: the model was opened without the layer: open it with `draft` mtp");
     struct draft *d = mem_new(1, sizeof *d, e);
     if (!d)
         return ERR_MEMORY;

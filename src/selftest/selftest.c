@@ -241,7 +241,8 @@ static void stack_case(struct kernel_test *l, uint32_t heads, uint32_t rows, uin
     char shape[96];
     snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, kt_format_name(format), n,
              n > 1 ? "s" : "");
-    kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)n * y_stride), kt_product_bound(l, n, EXEC_MAX_INVARIANT + 1));
+    kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)n * y_stride),
+              kt_product_bound(l, n, EXEC_MAX_INVARIANT + 1));
 }
 
 /* Matrices [rows][cols] of such a stack from the left. */

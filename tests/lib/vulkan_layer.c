@@ -1,14 +1,16 @@
-/* vulkan_layer.c - a Vulkan layer that makes a device fail, or pose as another kind, for programs in tests.
+/* vulkan_layer.c - a Vulkan layer that makes a device fail, or pose as another kind, for programs in
+ * tests.
  *
- * VK_LAYER_PATH names the directory with moeflux_test.json, VK_INSTANCE_LAYERS=VK_LAYER_MOEFLUX_test loads it.
+ * VK_LAYER_PATH names the directory with moeflux_test.json, VK_INSTANCE_LAYERS=VK_LAYER_MOEFLUX_test loads
+ * it.
  *
  * $MOEFLUX_VK_FAULT names a file with "KIND N": it is read at each call that it may concern.
  *   lost N       submission N, counted from the start of the program, and everything after it on its device
  *                fail with VK_ERROR_DEVICE_LOST. A device that is opened later works
  *   memory N     allocation N alone fails with VK_ERROR_OUT_OF_DEVICE_MEMORY
  *   none 0       nothing fails
- * $MOEFLUX_VK_LOG: at the end of each device a line with the numbers of submissions and allocations so far, and of
- * the memory objects that were not freed.
+ * $MOEFLUX_VK_LOG: at the end of each device a line with the numbers of submissions and allocations so
+ * far, and of the memory objects that were not freed.
  * $MOEFLUX_VK_KIND=integrated: devices are integrated GPUs. $MOEFLUX_VK_BUDGET="BUDGET USED", in bytes: what
  * VK_EXT_memory_budget reports of each heap; the extension is reported, too. */
 #include <fcntl.h>
@@ -25,8 +27,8 @@
 
 #define EXPORT __attribute__((visibility("default")))
 
-/* A program opens its devices one after the other, all on one driver: the last instance's functions do for all,
- * and the devices are told apart by their handles. */
+/* A program opens its devices one after the other, all on one driver: the last instance's functions do for
+ * all, and the devices are told apart by their handles. */
 static PFN_vkGetInstanceProcAddr next_instance_proc;
 static VkInstance instance;
 enum { MAX_DEVICES = 64 };

@@ -1,5 +1,5 @@
-/* The layer of multi-token prediction: its logits agree with a reference made with PyTorch, and sequences keep
- * its rows whatever is cut.
+/* The layer of multi-token prediction: its logits agree with a reference made with PyTorch, and sequences
+ * keep its rows whatever is cut.
  *
  * suites: check vulkan cpu asan */
 #include <math.h>

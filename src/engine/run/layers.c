@@ -58,7 +58,8 @@ static void show_later(const struct pass *p, uint32_t layer)
     p->at->is_seen[layer] = true;
 }
 
-/* Submits what was recorded and begins another batch, so that the device starts while the rest is recorded. */
+/* Submits what was recorded and begins another batch, so that the device starts while the rest is
+ * recorded. */
 static int submit_and_go_on(const struct pass *p, struct moeflux_err *e)
 {
     uint64_t ticket;

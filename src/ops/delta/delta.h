@@ -115,9 +115,10 @@ void delta_run(const struct delta *op, struct exec *x, const struct delta_call *
  * none. They may run concurrently. */
 enum { DELTA_CONCURRENT = 32 };
 void delta_run_concurrent(const struct delta *op, struct exec *x, const struct delta_call *calls, uint32_t n);
-/* Runs n <= DELTA_CONCURRENT calls of one token each, the consecutive tokens of one sequence: the rows of proj,
- * dst and squares are contiguous, and each call begins with the window and the state that the one before it
- * leaves. All have `squares` or none. The results are those of the calls one after the other, bit by bit. */
+/* Runs n <= DELTA_CONCURRENT calls of one token each, the consecutive tokens of one sequence: the rows of
+ * proj, dst and squares are contiguous, and each call begins with the window and the state that the one
+ * before it leaves. All have `squares` or none. The results are those of the calls one after the other,
+ * bit by bit. */
 void delta_run_chain(const struct delta *op, struct exec *x, const struct delta_call *calls, uint32_t n);
 
 /* The implementations. */
