@@ -138,7 +138,7 @@ sed 's/}$/, "draft": "ngram", "draft_max": 2}/' "$tmp/lines" >"$tmp/own"
 run 0 "$MOEFLUX" -m "$model" --device cpu --batch "$tmp/own" --draft off
 json_is 'sum(x["accepted_tokens"] for x in r) > 0' True
 json_is "$texts" "$(head -1 "$tmp/answers")"
-sed 's/}$/, "draft": "mtp"}/' "$tmp/lines" >"$tmp/own"
+sed 's/}$/, "draft": "fast"}/' "$tmp/lines" >"$tmp/own"
 run 1 "$MOEFLUX" -m "$model" --device cpu --batch "$tmp/own"
 json_is 'all("draft" in x["error"] and "ngram" in x["error"] for x in r)' True
 
@@ -154,7 +154,7 @@ json_is 'j["tokens_per_evaluation"]' None
 rm "$XDG_CONFIG_HOME/moeflux/config"
 
 claim wrong_drafts_are_refused_by_name
-fails 2 '--draft.*off.*ngram.*file.*auto' "$@" --draft mtp
+fails 2 '--draft.*off.*ngram.*mtp.*file.*auto' "$@" --draft fast
 fails 2 '--draft' "$@" --draft file:
 fails 2 '--draft-max' "$@" --draft-max 8
 fails 2 '--draft-max' "$@" --draft-max 0
