@@ -108,7 +108,7 @@ static const char LOG_LEVEL[] = "error, warn or info";
     U32(NULL, flags, value, sampling.f, lo, hi, help),
 #define SAMPLER_LIST_FLAG(f, name, flags, value, help) TEXTS(flags, value, sampling.f, help),
 #define SAMPLING_FLAGS \
-    TEXT(NULL, "draft", "KIND", draft, "drafted tokens: auto, off, ngram, mtp, file:PATH (auto)"), \
+    TEXT(NULL, "draft", "KIND", draft, "drafts: auto, off, ngram, mtp, file:PATH (auto)"), \
     INT(NULL, "draft-max", "N", draft_max, 1, DRAFT_MOST, "tokens drafted at once (7)"), \
     INT("s", "seed", "N", seed, -1, MAX_SEED, "random seed, -1: another one each time (-1)"), \
     SAMPLER_FIELDS(SAMPLER_REAL_FLAG, SAMPLER_WHOLE_FLAG, SAMPLER_LIST_FLAG)
