@@ -182,15 +182,19 @@ static void chain_case(struct kernel_test *l, const struct delta_shape *c, enum 
 {
     enum { N = 3 };
     struct delta_shape shape = *c;
-    struct bench b, after[N];
+    struct bench b;
+    struct test_buffer *windows[N], *states[N];
     uint64_t outs = (uint64_t)c->n_v * c->v_dim, state = outs * c->k_dim,
              n_squares = (uint64_t)c->n_v * HEAD_SQUARES;
     if (!kt_takes(l, l->is_rest))
         return;
     shape.form = form;
     lay_out(l, &shape, PLAIN, N, &b);
-    for (uint32_t i = 0; i < N; i++)
-        lay_out(l, &shape, PLAIN, 1, &after[i]);
+    uint64_t window = (uint64_t)(c->conv_kernel - 1) * b.channels;
+    for (uint32_t i = 0; i < N; i++) {
+        windows[i] = kt_bytes(l, NULL, 4 * window);
+        states[i] = kt_bytes(l, NULL, 4 * state);
+    }
     struct test_buffer *squares = kt_bytes(l, NULL, 4 * N * n_squares);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct delta op;
@@ -204,8 +208,8 @@ static void chain_case(struct kernel_test *l, const struct delta_shape *c, enum 
             calls[i].squares = form == DELTA_SHARED ? squares->on[s].address + 4 * i * n_squares : 0;
             calls[i].window_in = i > 0 ? calls[i - 1].window_out : calls[i].window_in;
             calls[i].state = i > 0 ? calls[i - 1].state_out : calls[i].state;
-            calls[i].window_out = after[i].out_window->on[s].address;
-            calls[i].state_out = after[i].state_out->on[s].address;
+            calls[i].window_out = windows[i]->on[s].address;
+            calls[i].state_out = states[i]->on[s].address;
         }
         exec_begin(l->side[s]);
         delta_run_chain(&op, l->side[s], calls, N);
@@ -213,8 +217,8 @@ static void chain_case(struct kernel_test *l, const struct delta_shape *c, enum 
     }
     double error = fmax(kt_error(l, b.out, N * outs), kt_error(l, squares, N * n_squares));
     for (uint32_t i = 0; i < N; i++) {
-        error = fmax(error, kt_error(l, after[i].state_out, state));
-        error = fmax(error, kt_error(l, after[i].out_window, (uint64_t)(c->conv_kernel - 1) * b.channels));
+        error = fmax(error, kt_error(l, states[i], state));
+        error = fmax(error, kt_error(l, windows[i], window));
     }
     char text[64];
     snprintf(text, sizeof text, "%u/%u heads of %ux%u, a chain of %d%s", c->n_v, c->n_k, c->v_dim, c->k_dim,
