@@ -195,7 +195,7 @@ static void chain_case(struct kernel_test *l, const struct delta_shape *c, enum 
         windows[i] = kt_bytes(l, NULL, 4 * window);
         states[i] = kt_bytes(l, NULL, 4 * state);
     }
-    struct test_buffer *squares = kt_bytes(l, NULL, 4 * N * n_squares);
+    struct test_buffer *squares = kt_bytes(l, NULL, 4 * (uint64_t)N * n_squares);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct delta op;
         struct delta_call calls[N];
@@ -204,8 +204,9 @@ static void chain_case(struct kernel_test *l, const struct delta_shape *c, enum 
         for (uint32_t i = 0; i < N; i++) {
             calls[i] = call_of(&b, s, 1);
             calls[i].proj += 4 * (uint64_t)i * b.stride;
-            calls[i].dst += 4 * i * outs;
-            calls[i].squares = form == DELTA_SHARED ? squares->on[s].address + 4 * i * n_squares : 0;
+            calls[i].dst += 4 * (uint64_t)i * outs;
+            calls[i].squares =
+                form == DELTA_SHARED ? squares->on[s].address + 4 * (uint64_t)i * n_squares : 0;
             calls[i].window_in = i > 0 ? calls[i - 1].window_out : calls[i].window_in;
             calls[i].state = i > 0 ? calls[i - 1].state_out : calls[i].state;
             calls[i].window_out = windows[i]->on[s].address;

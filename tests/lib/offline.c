@@ -21,12 +21,14 @@ enum { MOST_PIPELINES = 4096, MOST_STATISTICS = 64, N_BATCHED = 4, N_SINGLE = 4,
 static const uint64_t HEAP_BYTES = (uint64_t)64 << 30;
 
 /* The functions that the linker leads here, and those that they stand for (--wrap). */
+/* NOLINTBEGIN(bugprone-reserved-identifier) */
 int __real_vk_find_of_instance(struct vk *v, VkInstance instance, struct moeflux_err *e);
 int __real_vk_find_of_device(struct vk *v, VkDevice device, struct moeflux_err *e);
 int __real_pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflux_err *e);
 int __wrap_vk_find_of_instance(struct vk *v, VkInstance instance, struct moeflux_err *e);
 int __wrap_vk_find_of_device(struct vk *v, VkDevice device, struct moeflux_err *e);
 int __wrap_pipeline_set_open(struct pipeline_set *s, const struct gpu *g, struct moeflux_err *e);
+/* NOLINTEND(bugprone-reserved-identifier) */
 
 struct compiled {
     VkPipeline handle;
