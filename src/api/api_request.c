@@ -54,7 +54,7 @@ static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *re
 static void pass_think(const json_t *in, json_t *out, struct refusal *refusal)
 {
     json_t *think = (json_t *)(uintptr_t)fields_get(in, "think");
-    bool is_effort = think && json_is_string(think);
+    bool is_effort = json_is_string(think);
     const char *as = is_effort ? "reasoning_effort" : "enable_thinking";
     if (!think)
         return;

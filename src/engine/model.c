@@ -20,7 +20,7 @@
 struct opening {
     const struct test_hooks *hooks; /* NULL: none */
     const char *trace;              /* NULL: none */
-    bool is_drafter;                /* of the checkpoint, only its drafter */
+    bool is_drafter;                /* only the checkpoint's drafter */
     const struct exec *threads_of;  /* exec_options.shares_threads_with */
 };
 

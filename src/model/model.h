@@ -149,7 +149,7 @@ struct expert_layout {
 struct model_dir {
     char *path;
     bool packed;
-    bool is_drafter;  /* of the checkpoint, only its drafter (drafter.h) */
+    bool is_drafter;  /* only the checkpoint's drafter (drafter.h) */
     bool has_drafter; /* a plain checkpoint has one's tensors */
     bool is_gguf;
     bool is_sketch;  /* has no files (sketch.h) */

@@ -18,7 +18,8 @@ plays loops 12 8 30 --parallel 8
 
 # MiniMax-M2's template writes a line end before a call, which joins the one before it in a token.
 claim a_call_that_begins_with_a_line_end_costs_no_turn
-sed "s/'<tool_call>.n{\"name\": ' + call/'\\\\n<tool_call>\\\\n{\"name\": ' + call/" tests/data/agent.jinja >"$tmp/lines.jinja"
+sed "s/'<tool_call>.n{\"name\": ' + call/'\\\\n<tool_call>\\\\n{\"name\": ' + call/" \
+    tests/data/agent.jinja >"$tmp/lines.jinja"
 ! cmp -s "$tmp/lines.jinja" tests/data/agent.jinja || fault "the template stayed as it is"
 plays loops 24 2 60 --chat-template "$tmp/lines.jinja"
 

@@ -31,8 +31,8 @@ claim answers_in_small_chunks_with_log_probabilities_or_a_schema_are_the_same
 same_as_without "$@" --temp 0.5 -s 5 -n 100 --logprobs 3 --chunk 8
 least=0 # the layer knows of no schema
 same_as_without -m "$model" --device cpu --no-think -p 'Tell me a story.' --temp 0.8 -s 6 -n 100 \
-    --json-schema '{"type": "array", "minItems": 12, "items": {"type": "object", "required": ["name", "n"], "properties":
-    {"name": {"type": "string", "maxLength": 4}, "n": {"type": "integer"}}}}'
+    --json-schema '{"type": "array", "minItems": 12, "items": {"type": "object",
+    "required": ["name", "n"], "properties": {"name": {"type": "string", "maxLength": 4}, "n": {"type": "integer"}}}}'
 
 least=11
 

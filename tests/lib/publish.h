@@ -28,8 +28,7 @@ struct publish_form {
     /* Matrices with whole groups of 64 columns become NVFP4, or with `widened` the numbers that it stands
      * for; with `block`, too, only the experts' do. */
     enum publish_nvfp4 nvfp4;
-    const char
-        *fp8_experts; /* part of the names of experts that have 8-bit floats all the same; NULL: none */
+    const char *fp8_experts; /* part of the names of experts in 8-bit floats all the same; NULL: none */
 };
 
 /* Writes the checkpoint in `from`, quantised by MLX or not, to the new directory `to`. Numbers must fit the

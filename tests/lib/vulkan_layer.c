@@ -28,7 +28,7 @@
 #define EXPORT __attribute__((visibility("default")))
 
 /* A program opens its devices one after the other, all on one driver: the last instance's functions do for
- * all, and the devices are told apart by their handles. */
+ * all, and each device is known by its handle. */
 static PFN_vkGetInstanceProcAddr next_instance_proc;
 static VkInstance instance;
 enum { MAX_DEVICES = 64 };
