@@ -7,9 +7,9 @@
 //
 // Grid: x = n_v heads, y = BLOCKS; RECORDS: z = sequences. CHAIN: z = 1; record t has the window and the
 // state after token t, record 0 all else. Every token's state is stored. PARTS lanes share a row of S
-// [v_dim][k_dim]; a lane keeps its columns of its rows in registers over the whole chunk. Value heads of one key head repeat
-// its q and k; the first of them writes its window. float32 throughout. Tolerance 1e-5 of the largest
-// output.
+// [v_dim][k_dim]; a lane keeps its columns of its rows in registers over the whole chunk. Value heads of one
+// key head repeat its q and k; the first of them writes its window. float32 throughout. Tolerance 1e-5 of the
+// largest output.
 // variants: plain each chain
 #version 460
 #include "lib/memory.glsl"
