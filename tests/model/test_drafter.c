@@ -28,7 +28,8 @@ static struct moeflux_model *open_model(void)
 {
     struct moeflux_model *m;
     struct moeflux_err e = {0};
-    const struct moeflux_options o = {.dir = MODEL, .device = device_name(), .drafter = true};
+    const struct moeflux_options o = {
+        .dir = MODEL, .device = device_name(), .drafter = true, .kv_type = MOEFLUX_KV_TYPE_F32};
     check_ok(moeflux_model_open(&m, &o, &e), &e);
     return m;
 }
@@ -40,7 +41,7 @@ static void expect_near(const float *got, const float *expected)
         largest = fmax(largest, fabs((double)expected[i]));
         off = fmax(off, fabs((double)got[i] - (double)expected[i]));
     }
-    if (!(off <= 2e-3 * largest))
+    if (!(off <= 1e-4 * largest))
         fail_msg("logits differ by %g, the largest is %g", off, largest);
 }
 
