@@ -61,10 +61,13 @@ uint64_t gpu_free_bytes(const struct gpu *g)
     if (type < 0)
         return 0;
     uint32_t heap = g->memory.memoryTypes[type].heapIndex;
+    uint64_t size = g->memory.memoryHeaps[heap].size, used = budget.heapUsage[heap];
     if (!g->has_budget)
-        return g->memory.memoryHeaps[heap].size;
-    return budget.heapBudget[heap] > budget.heapUsage[heap] ? budget.heapBudget[heap] - budget.heapUsage[heap]
-                                                            : 0;
+        return size;
+    /* Drivers of integrated GPUs have counted memory of other heaps as used. More than the heap has cannot
+     * be; then only the budget is believed. */
+    used = used > size ? 0 : used;
+    return budget.heapBudget[heap] > used ? budget.heapBudget[heap] - used : 0;
 }
 
 uint64_t gpu_used_bytes(const struct gpu *g)

@@ -152,6 +152,18 @@ case " $sets " in *' amx '*)
 *) fails 2 "'amx' .*family of processors" "$@" --device cpu --cpu-isa amx ;;
 esac
 
+radv=$(find /usr/share/vulkan/icd.d -name 'radeon_icd*.json' 2>/dev/null | head -n 1)
+if [ "$radv" ]; then
+    claim a_device_without_hardware_is_listed_and_refused
+    null() { env RADV_FORCE_FAMILY=navi21 VK_DRIVER_FILES="$radv" VK_ICD_FILENAMES="$radv" "$MOEFLUX" "$@"; }
+    run 0 null --list-devices --json
+    json_is '[d["usable"] for d in j["devices"] if d["kind"] != "cpu"]' "['no: hardware (RADV_FORCE_FAMILY is set)']"
+    run 1 null -m "$model" --device 0 -p a
+    err_line '--device 0: .*RADV_FORCE_FAMILY'
+    run 0 null -m "$model" --plan
+    out_has '^Plan for CPU '
+fi
+
 claim the_flag_wins_over_the_environment
 run 0 env MOEFLUX_CPU_ISA=portable "$MOEFLUX" -m "$model" --device cpu --plan
 out_has '^Plan for CPU (portable, '

@@ -74,6 +74,18 @@ run 1 env VK_DRIVER_FILES=/dev/null VK_ICD_FILENAMES=/dev/null "$MOEFLUX" doctor
 json_is 'j["healthy"], j["devices"], "--device 0" in j["problem"]' '(False, [], True)'
 json_is 'j["memory_bytes"] > 0' True
 
+claim a_report_of_more_used_memory_than_a_heap_has_is_not_believed
+# free BUDGET USED: bytes that are free on an integrated GPU whose driver says so.
+free() {
+    run 0 env VK_LAYER_PATH="$(dirname "$MOEFLUX")/tests" VK_INSTANCE_LAYERS=VK_LAYER_MOEFLUX_test \
+        MOEFLUX_VK_KIND=integrated MOEFLUX_VK_BUDGET="$1 $2" \
+        "$MOEFLUX" doctor --device 0 --no-selftest --no-measure --json
+    json_is '[(d["kind"], d["unified"], d["free_bytes"]) for d in j["devices"]]' "[('integrated', True, $3)]"
+}
+free 900000000 100000000 800000000
+free 900000000 950000000 0
+free 900000000 9000000000000000 900000000
+
 claim flags_are_checked
 fails 2 '--gpu-memory .*GPU.*--memory ' doctor --device cpu --gpu-memory 1G
 fails 2 '"stray" .*--help' doctor stray
