@@ -89,8 +89,8 @@ void exec_close(struct exec *x); /* NULL is legal */
 struct exec_caps exec_get_caps(const struct exec *x);
 /* What a report says about a device and no operation asks for. A host backend has zeros. */
 struct exec_details {
-    const char *driver,
-        *kind;            /* name and version; as in struct exec_device. Borrowed; NULL: a host backend */
+    const char *driver;   /* name and version; borrowed; NULL: a host backend */
+    const char *kind;     /* as in struct exec_device; borrowed; NULL: a host backend */
     bool has_nv, has_khr; /* matrix units by extension, whether kernels use them or not */
     bool has_budget;      /* the driver reports budgets of memory */
     bool imports_host;    /* host memory can be used in place */

@@ -28,7 +28,7 @@ int drafter_config(struct config *c, const char *where, struct moeflux_err *e);
 /* Returns whether a checkpoint's tensor, by its name in the file, is one of the layer's. */
 bool drafter_has(const char *source);
 /* Gives the canonical form of a checkpoint's tensor name in *out (caller frees), NULL for a tensor that the
- * drafter does not have. n_layers: the whole model's. ERR_MEMORY. */
+ * drafter does not have. ERR_MEMORY. */
 int drafter_name(const char *source, char **out, struct moeflux_err *e);
 /* Splits the matrix that joins the embedding and the hidden state, under canonical names, into its two
  * halves. ERR_FORMAT names a tensor that has no halves. */
