@@ -155,7 +155,7 @@ static void end_choice(struct job *j, struct answer *a)
 {
     struct batch_item *b = j->owner;
     struct choice_result *r = &j->choices[j->at].result;
-    if (!r->rc && !j->choices[j->at].score)
+    if (b->times && !r->rc && !j->choices[j->at].score)
         batch_times_add(b->times, a, r->start_ns);
     if (r->rc || j->at + 1 < j->n)
         return;

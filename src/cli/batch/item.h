@@ -20,7 +20,7 @@ struct batch_defaults {
     struct request_options options;
     const char *model;         /* name in answers of OpenAI's form */
     uint64_t base_seed;        /* seed of line n without one: base_seed + n - 1 */
-    struct batch_times *times; /* the answers' times are added; borrowed */
+    struct batch_times *times; /* the answers' times are added; borrowed; NULL: to none */
 };
 
 /* allocated by batch_item_read; freed with batch_item_free */
