@@ -112,7 +112,7 @@ int exec_stage_end(struct exec *x, struct moeflux_err *e)
 int exec_write(struct exec *x, const struct exec_buffer *b, uint64_t off, const void *src, uint64_t bytes,
                struct moeflux_err *e)
 {
-    struct moeflux_err own;
+    struct moeflux_err own = {0};
     e = e ? e : &own;
     for (uint64_t done = 0; done < bytes;) {
         uint64_t n = size_min(bytes - done, EXEC_STAGE_BYTES);

@@ -90,7 +90,7 @@ struct exec_caps exec_get_caps(const struct exec *x);
 /* What a report says about a device and no operation asks for. A host backend has zeros. */
 struct exec_details {
     const char *driver;   /* name and version; borrowed; NULL: a host backend */
-    const char *kind;     /* as in struct exec_device; borrowed; NULL: a host backend */
+    const char *kind;     /* that of struct exec_device; borrowed; NULL: a host backend */
     bool has_nv, has_khr; /* matrix units by extension, whether kernels use them or not */
     bool has_budget;      /* the driver reports budgets of memory */
     bool imports_host;    /* host memory can be used in place */

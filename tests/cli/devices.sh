@@ -155,12 +155,16 @@ esac
 radv=$(find /usr/share/vulkan/icd.d -name 'radeon_icd*.json' 2>/dev/null | head -n 1)
 if [ "$radv" ]; then
     claim a_device_without_hardware_is_listed_and_refused
-    null() { env RADV_FORCE_FAMILY=navi21 VK_DRIVER_FILES="$radv" VK_ICD_FILENAMES="$radv" "$MOEFLUX" "$@"; }
-    run 0 null --list-devices --json
+    null() {
+        status=$1
+        shift
+        run "$status" env RADV_FORCE_FAMILY=navi21 VK_DRIVER_FILES="$radv" VK_ICD_FILENAMES="$radv" "$MOEFLUX" "$@"
+    }
+    null 0 --list-devices --json
     json_is '[d["usable"] for d in j["devices"] if d["kind"] != "cpu"]' "['no: hardware (RADV_FORCE_FAMILY is set)']"
-    run 1 null -m "$model" --device 0 -p a
+    null 1 -m "$model" --device 0 -p a
     err_line '--device 0: .*RADV_FORCE_FAMILY'
-    run 0 null -m "$model" --plan
+    null 0 -m "$model" --plan
     out_has '^Plan for CPU '
 fi
 

@@ -1,24 +1,32 @@
 #include "cli/batch/times.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 
 #include "base/str.h"
 #include "cli/report/stats.h"
 #include "generate/answer.h"
 
+static bool make_room(struct batch_times *t)
+{
+    size_t cap = t->cap ? 2 * t->cap : 64;
+    if (t->n < t->cap)
+        return true;
+    struct batch_time *more = realloc(t->of, cap * sizeof *more);
+    if (!more)
+        return false;
+    t->of = more;
+    t->cap = cap;
+    return true;
+}
+
 void batch_times_add(struct batch_times *t, const struct answer *a, uint64_t start_ns)
 {
     const struct batch_time one = {stats_first_token_s(start_ns, a),
                                    1 / stats_rate(a->n_decoded, a->decode_ns)};
     pthread_mutex_lock(&t->lock);
-    if (t->n == t->cap) {
-        size_t cap = t->cap ? 2 * t->cap : 64;
-        struct batch_time *more = realloc(t->of, cap * sizeof *more);
-        t->cap = more ? cap : t->cap;
-        t->of = more ? more : t->of;
-    }
-    if (t->n < t->cap)
+    if (make_room(t))
         t->of[t->n++] = one;
     pthread_mutex_unlock(&t->lock);
 }
