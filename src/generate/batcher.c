@@ -231,9 +231,12 @@ static void join(struct batcher_slot *slot, bool joins, bool is_coming)
     pthread_mutex_unlock(&b->lock);
 }
 
-/* Evaluates a prompt's last token with the tokens of those who decode. */
+/* Evaluates the last token of a prompt, or of what an answer was forced to say, with the tokens of those who
+ * decode. */
 static int eval_end(struct batcher_slot *slot, struct generator *g, int32_t id, struct moeflux_err *e)
 {
+    if (slot->has_joined)
+        return eval(slot, g, id, NULL, e);
     bool is_coming = slot->is_coming;
     join(slot, true, false);
     int rc = eval(slot, g, id, NULL, e);

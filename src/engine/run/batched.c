@@ -101,9 +101,8 @@ static int run(const struct forward_call *c, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     model_stats_begin(first->model, kind);
-    first->progress_at = c->n_prompts
-                             ? (struct progress_at){.total = c->n, .what = "reading the prompt"}
-                             : (struct progress_at){.total = 1, .what = "generating"};
+    first->progress_at = c->n_prompts ? (struct progress_at){.total = c->n, .what = "reading the prompt"}
+                                      : (struct progress_at){.total = 1, .what = "generating"};
     rc = forward_run(c, &n_done, e);
     model_stats_end(first->model, kind, rc < 0 ? 0 : c->n);
     for (uint32_t i = 0; rc == 0 && i < n_sequences(c); i++)
@@ -182,8 +181,8 @@ bool batched_takes_prompt(const struct batched_prompt *p)
 {
     const struct moeflux_session *s = p->session;
     uint32_t end = s->pos + p->n, every = s->model->checkpoint_bytes ? s->checkpoint_every : 0;
-    bool is_due = (s->checkpoint_at > s->pos && s->checkpoint_at <= end) ||
-                  (every && s->pos / every != end / every);
+    bool is_due =
+        (s->checkpoint_at > s->pos && s->checkpoint_at <= end) || (every && s->pos / every != end / every);
     return p->n > 0 && p->n <= s->model->max_chunk && !is_due;
 }
 

@@ -25,7 +25,7 @@ struct forward_call {
      * there are no logits. 0: each sequence has one token */
     const uint32_t *ends;
     uint32_t n_prompts;
-    bool is_chain;    /* also batched: n tokens of one sequence, all entries of `list` (verify.h) */
+    bool is_chain; /* also batched: n tokens of one sequence, all entries of `list` (verify.h) */
     /* the recurrent state after so many tokens of the last chunk goes to the stages' `kept` (arch_chunk);
      * 0: it is not kept */
     uint32_t keep;

@@ -613,7 +613,8 @@ static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err 
 static bool is_plain(const struct work *w, const struct pass *p)
 {
     const struct moeflux_outputs *o = w->outputs;
-    if (w->is_watched || w->n_prompts || o->each_logits || o->hidden || !(w->is_batched || (w->n == 1 && o->logits)))
+    if (w->is_watched || w->n_prompts || o->each_logits || o->hidden ||
+        !(w->is_batched || (w->n == 1 && o->logits)))
         return false;
     if (w->m->trace || stage_has_cpu_layers(p->at))
         return false;

@@ -23,9 +23,9 @@ struct work {
     struct moeflux_session *const *list;
     const int32_t *ids; /* [n] */
     uint32_t n;
-    uint32_t n_all;   /* n, and the tokens of the chunks that follow at once */
-    uint32_t n_after; /* tokens that will follow the work's; their ids follow its own */
-    uint32_t keep;    /* arch_chunk.keep */
+    uint32_t n_all;       /* n, and the tokens of the chunks that follow at once */
+    uint32_t n_after;     /* tokens that will follow the work's; their ids follow its own */
+    uint32_t keep;        /* arch_chunk.keep */
     const uint32_t *ends; /* and n_prompts: see forward_call */
     uint32_t n_prompts;
     bool is_batched, is_watched;
