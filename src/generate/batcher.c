@@ -1,5 +1,6 @@
 #include "generate/batcher.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "base/err.h"
@@ -97,19 +98,19 @@ static bool prompts_are_ready(const struct batcher *b)
     return b->prompts.first && b->n_joined == 0 && !b->is_taken;
 }
 
-/* Returns the slot whose thread is to evaluate a group now, the one that waits longest; NULL: none is. */
-static struct batcher_slot *leader_of(const struct batcher *b)
+static void post(struct batcher_slot *slot)
 {
-    if (is_ready(b))
-        return b->tokens.first;
-    return prompts_are_ready(b) ? b->prompts.first : NULL;
+    slot->n_posts++;
+    sem_post(&slot->posts);
 }
 
+/* Wakes a thread that waits, the one that does longest, if a group can begin: any of them may evaluate it. */
 static void wake(struct batcher *b)
 {
-    struct batcher_slot *leader = leader_of(b);
-    if (leader)
-        pthread_cond_signal(&leader->changed);
+    if (is_ready(b))
+        post(b->tokens.first);
+    else if (prompts_are_ready(b))
+        post(b->prompts.first);
 }
 
 static void put(struct slots *to, struct batcher_slot *slot)
@@ -205,7 +206,8 @@ static void eval_group(struct batcher *b, const struct batcher_slot *leader)
     }
 }
 
-/* Evaluates a group. The caller holds the lock, which is released meanwhile. */
+/* Evaluates a group, which may not have the leader in it. The caller holds the lock, which is released
+ * meanwhile. */
 static void lead(struct batcher *b, struct batcher_slot *leader)
 {
     if (is_ready(b))
@@ -216,31 +218,54 @@ static void lead(struct batcher *b, struct batcher_slot *leader)
     eval_group(b, leader);
     pthread_mutex_lock(&b->lock);
     b->n_in_flight -= leader->n_group - leader->n_prompts;
+}
+
+/* Tells the threads of the group that their slots are done. A slot may be gone when its own thread knows. */
+static void tell_group(struct batcher_slot *leader)
+{
     for (uint32_t i = 0; i < leader->n_group; i++) {
-        leader->group[i]->is_done = true;
-        pthread_cond_signal(&leader->group[i]->changed);
+        struct batcher_slot *s = leader->group[i];
+        atomic_store(&s->is_done, true);
+        if (s != leader)
+            post(s);
     }
     leader->n_group = leader->n_prompts = 0;
 }
 
-/* Waits until the slot, which gets into the list, is evaluated. */
+/* Evaluates groups as long as there is one to evaluate and the slot waits. */
+static void lead_all(struct batcher *b, struct batcher_slot *slot)
+{
+    pthread_mutex_lock(&b->lock);
+    while (!atomic_load(&slot->is_done) && (is_ready(b) || prompts_are_ready(b))) {
+        lead(b, slot);
+        pthread_mutex_unlock(&b->lock);
+        tell_group(slot);
+        pthread_mutex_lock(&b->lock);
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* Waits until the slot, which gets into the list, is evaluated. The thread that completes a group evaluates it, so
+ * nobody has to be woken for that. */
 static int eval(struct batcher_slot *slot, struct slots *list, struct moeflux_err *e)
 {
     struct batcher *b = slot->batcher;
-    if (pthread_cond_init(&slot->changed, NULL) != 0)
-        return err_set(e, ERR_MEMORY, "out of memory for a lock");
+    if (sem_init(&slot->posts, 0, 0) != 0)
+        return err_errno(e, ERR_MEMORY, "a thread's place in a batch");
+    slot->n_posts = 0;
+    atomic_store(&slot->is_done, false);
     pthread_mutex_lock(&b->lock);
-    slot->is_done = false;
     put(list, slot);
     b->n_waiting += list == &b->tokens;
-    wake(b);
-    while (!slot->is_done)
-        if (leader_of(b) == slot)
-            lead(b, slot);
-        else
-            pthread_cond_wait(&slot->changed, &b->lock);
     pthread_mutex_unlock(&b->lock);
-    pthread_cond_destroy(&slot->changed);
+    lead_all(b, slot);
+    /* Every post is awaited: then nobody else uses the slot. */
+    for (uint32_t n = 0; !atomic_load(&slot->is_done) || n < slot->n_posts; n++) {
+        while (sem_wait(&slot->posts) != 0)
+            continue;
+        lead_all(b, slot);
+    }
+    sem_destroy(&slot->posts);
     if (slot->rc < 0)
         *e = slot->error;
     return slot->rc;

@@ -16,7 +16,8 @@
 #ifndef MOEFLUX_GENERATE_BATCHER_H
 #define MOEFLUX_GENERATE_BATCHER_H
 
-#include <pthread.h>
+#include <semaphore.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -45,11 +46,12 @@ struct batcher_slot {
     uint32_t number;
     struct batched_token token;
     struct batched_prompt prompt;
-    bool is_done;
+    atomic_bool is_done;
     int rc;
     struct moeflux_err error;
     struct batcher_slot *next;
-    pthread_cond_t changed;
+    sem_t posts;
+    uint32_t n_posts;
 };
 
 /* Creates a batcher. The model must outlive it. ERR_MEMORY. */
