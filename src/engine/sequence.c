@@ -40,6 +40,7 @@ static int allocate(struct moeflux_session *s, struct moeflux_err *e)
     int rc = s->on && s->history ? 0 : ERR_MEMORY;
     for (uint32_t i = 0; rc == 0 && i < m->n_stages; i++) {
         stage_take(&m->stages[i]);
+        blocks_trim(&m->stages[i]);
         rc = model_fault(m, &m->stages[i], allocate_on(s, &s->on[i], &m->stages[i], e), e);
         stage_give(&m->stages[i]);
     }
@@ -92,6 +93,7 @@ static void free_states(struct moeflux_session *s)
     for (uint32_t i = 0; s->on && i < m->n_stages; i++) {
         stage_take(&m->stages[i]);
         free_on(&s->on[i], &m->stages[i]);
+        blocks_trim(&m->stages[i]);
         stage_give(&m->stages[i]);
     }
     free(s->on);

@@ -20,7 +20,8 @@ struct progress_at {
 /* Rows of consecutive positions, of one sequence or of several with the same first tokens (blocks.h). */
 struct kv_block {
     struct exec_buffer buffer;
-    uint32_t n_users; /* sequences; a block of several is not written. The stage's turn protects it */
+    uint32_t n_users;      /* sequences; a block of several is not written. The stage's turn protects it */
+    struct kv_block *next; /* in the stage's list of spare ones */
 };
 
 /* Blocks of rows. The table has an address for every block of the context, that of blocks[i % n]. */

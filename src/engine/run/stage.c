@@ -8,6 +8,7 @@
 #include "engine/model.h"
 #include "engine/plan/load_plan.h"
 #include "engine/run/work.h"
+#include "engine/state/blocks.h"
 #include "engine/test_hooks.h"
 #include "experts/ranking.h"
 #include "experts/store_fill.h"
@@ -201,6 +202,7 @@ void stage_close(struct stage *at)
     struct exec_buffer *buffers[] = {
         &at->ids,           &at->kept, &at->choice, &at->weights,  &at->logits, &at->hidden, &at->x,
         &at->router_logits, &at->seen, &at->host.x, &at->host.sum, &at->last,   &at->fed};
+    blocks_trim(at);
     for (int i = 0; i < EXPERT_SIDES; i++)
         close_side(&at->sides[i]);
     if (at->host.experts.exec)

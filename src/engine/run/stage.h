@@ -95,7 +95,9 @@ struct stage {
     /* --gpu-memory less what the driver takes, and the plan's states: buffers that are not in the plan must
      * fit in addition to these; 0: not given */
     uint64_t most_bytes, plan_state_bytes;
-    bool is_again; /* an earlier stage is on the same device */
+    bool is_again;          /* an earlier stage is on the same device */
+    struct kv_block *spare; /* blocks that no sequence has (blocks.h) */
+    uint32_t n_spare;
     /* the first of its layers, whose experts belong to SIDE_HOST and SIDE_PROMPT; often none. The experts of
      * the others belong to SIDE_DEVICE */
     struct expert_layers cpu_layers;

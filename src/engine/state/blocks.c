@@ -16,14 +16,52 @@ int blocks_make_table(struct block_table *t, uint32_t n, uint32_t entries, struc
                      : ERR_MEMORY;
 }
 
+/* Most spare blocks of a stage. */
+enum { SPARE_MOST = 8 };
+
+static void free_block(struct kv_block *b, struct stage *at)
+{
+    at->state_bytes -= b->buffer.bytes;
+    exec_buffer_free(at->exec, &b->buffer);
+    free(b);
+}
+
+void blocks_trim(struct stage *at)
+{
+    while (at->spare) {
+        struct kv_block *b = at->spare;
+        at->spare = b->next;
+        free_block(b, at);
+    }
+    at->n_spare = 0;
+}
+
 /* Ends one sequence's use of a block; NULL is legal. */
 static void give_up(struct kv_block *b, struct stage *at)
 {
     if (!b || --b->n_users > 0)
         return;
-    at->state_bytes -= b->buffer.bytes;
-    exec_buffer_free(at->exec, &b->buffer);
-    free(b);
+    if (at->n_spare == SPARE_MOST) {
+        free_block(b, at);
+        return;
+    }
+    b->next = at->spare;
+    at->spare = b;
+    at->n_spare++;
+}
+
+/* Returns a spare block of `bytes`; NULL: there is none. */
+static struct kv_block *take_spare(struct stage *at, uint64_t bytes)
+{
+    struct kv_block **from = &at->spare;
+    while (*from && (*from)->buffer.bytes != bytes)
+        from = &(*from)->next;
+    struct kv_block *b = *from;
+    if (b) {
+        *from = b->next;
+        at->n_spare--;
+    }
+    return b;
 }
 
 void blocks_free_table(struct block_table *t, struct stage *at)
@@ -36,11 +74,20 @@ void blocks_free_table(struct block_table *t, struct stage *at)
 
 static int new_block(struct kv_block **out, uint64_t bytes, struct stage *at, struct moeflux_err *e)
 {
-    struct kv_block *b = mem_new(1, sizeof *b, e);
-    if (!b)
+    struct kv_block *b = *out = take_spare(at, bytes);
+    if (b) {
+        b->n_users = 1;
+        return 0;
+    }
+    if (!(b = mem_new(1, sizeof *b, e)))
         return ERR_MEMORY;
     int rc = exec_buffer_new(at->exec, &b->buffer, EXEC_DEVICE, bytes, e);
+    if (rc < 0 && at->spare) { /* of other sizes */
+        blocks_trim(at);
+        rc = exec_buffer_new(at->exec, &b->buffer, EXEC_DEVICE, bytes, e);
+    }
     if (rc < 0) {
+        *out = NULL;
         free(b);
         return rc;
     }

@@ -1,7 +1,10 @@
 /* blocks.h - the blocks of rows of sequences, on one stage.
  *
  * Sequences that begin with the same tokens have the blocks of these tokens in common
- * (moeflux_session_fork). Such a block is not written: a sequence that goes on inside one copies it first. */
+ * (moeflux_session_fork). Such a block is not written: a sequence that goes on inside one copies it first.
+ *
+ * A stage keeps a few blocks that no sequence has any more: an allocation may take a GPU's driver a
+ * millisecond, in which nobody else has the stage. */
 #ifndef MOEFLUX_ENGINE_STATE_BLOCKS_H
 #define MOEFLUX_ENGINE_STATE_BLOCKS_H
 
@@ -12,6 +15,9 @@ int blocks_make_table(struct block_table *t, uint32_t n, uint32_t entries, struc
                       struct moeflux_err *e);
 /* Frees the table, and the blocks that no other sequence has. A zeroed one is legal. */
 void blocks_free_table(struct block_table *t, struct stage *at);
+
+/* Frees the spare blocks, before memory for something else is needed. */
+void blocks_trim(struct stage *at);
 
 /* Fills the next entry of a table. Its block, of `bytes`, is allocated unless it exists. Does nothing without
  * a table. ERR_MEMORY, ERR_NO_FIT. */

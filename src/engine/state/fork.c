@@ -102,7 +102,7 @@ int moeflux_session_fork(struct moeflux_session *to, struct moeflux_session *fro
     if (rc == 0 && (from->is_stopped || from->needs_clear))
         rc = sequence_make_ready(from, e);
     if (rc == 0)
-        rc = moeflux_session_clear(to, e);
+        rc = pos == 0 ? moeflux_session_clear(to, e) : sequence_recover(to, e);
     if (rc < 0 || pos == 0)
         return rc;
     bool has_states = pos == from->pos || stores_can_cut(from, pos);
@@ -110,7 +110,8 @@ int moeflux_session_fork(struct moeflux_session *to, struct moeflux_session *fro
     if (!has_states && !c)
         return err_set(e, ERR_USAGE, "cannot fork at token %u: there is no checkpoint", pos);
     uint32_t parity = c ? c->parity : from->parity;
-    to->needs_clear = true;
+    sequence_set_position(to, 0, 0);
+    to->needs_clear = true; /* its recurrent states are another text's, until they are overwritten */
     rc = fill(to, from, pos, c, e);
     if (rc < 0) {
         sequence_set_position(to, 0, 0);
