@@ -338,6 +338,12 @@ struct sequences_counts sequences_count(const struct sequences *q)
     return c;
 }
 
+void sequences_forget(struct sequences *q)
+{
+    for (uint32_t i = 0; i < q->options.most; i++)
+        drop(&q->entries[i]);
+}
+
 void sequences_free(struct sequences *q)
 {
     if (!q)

@@ -6,9 +6,13 @@
  *
  * $MOEFLUX_VK_FAULT names a file with "KIND N": it is read at each call that it may concern.
  *   lost N       submission N, counted from the start of the program, and everything after it on its device
- *                fail with VK_ERROR_DEVICE_LOST. A device that is opened later works
+ *                fail with VK_ERROR_DEVICE_LOST. A device that is opened later works. The file is replaced by
+ *                the one with the same name and ".next", if there is one, or else removed
  *   memory N     allocation N alone fails with VK_ERROR_OUT_OF_DEVICE_MEMORY
+ *   hold N       allocation N and later ones wait until the file says something else
  *   none 0       nothing fails
+ * $MOEFLUX_VK_EMPTY=1: pipelines are not compiled, and dispatches do nothing. Copies and semaphores work, so
+ * that a program does what it always does in a hundredth of the time, with numbers that are mostly 0.
  * $MOEFLUX_VK_LOG: at the end of each device a line with the numbers of submissions and allocations so
  * far, and of the memory objects that were not freed.
  * $MOEFLUX_VK_KIND=integrated: devices are integrated GPUs. $MOEFLUX_VK_BUDGET="BUDGET USED", in bytes: what
@@ -74,7 +78,27 @@ static bool is_hit(const char *kind, long n)
     ssize_t bytes = read(fd, text, sizeof text - 1);
     close(fd);
     return bytes > 0 && sscanf(text, "%15s %ld", found, &at) == 2 && strcmp(found, kind) == 0 &&
-           (strcmp(kind, "lost") == 0 ? n >= at : n == at);
+           (strcmp(kind, "memory") == 0 ? n == at : n >= at);
+}
+
+static bool is_empty(void)
+{
+    return getenv("MOEFLUX_VK_EMPTY") != NULL;
+}
+
+/* Returns whether submission n loses its device. If so, it removes the fault, or puts the next one in its
+ * place: one file, one loss. */
+static bool take_loss(long n)
+{
+    char next[4096];
+    const char *path = getenv("MOEFLUX_VK_FAULT");
+    pthread_mutex_lock(&lock);
+    bool is = is_hit("lost", n);
+    snprintf(next, sizeof next, "%s.next", path ? path : "");
+    if (is && rename(next, path))
+        unlink(path);
+    pthread_mutex_unlock(&lock);
+    return is;
 }
 
 #define NEXT(d, name) ((PFN_vk##name)(d)->next((d)->handle, "vk" #name))
@@ -84,11 +108,10 @@ static VKAPI_ATTR VkResult VKAPI_CALL layer_QueueSubmit2(VkQueue queue, uint32_t
 {
     struct device *d = device_of_queue(queue);
     long at = n_submits++;
-    /* One file, one loss: a device that is opened afterwards works. */
-    const char *path = getenv("MOEFLUX_VK_FAULT");
-    if (!d->is_lost && is_hit("lost", at)) {
+    if (!d->is_lost && take_loss(at)) {
+        /* Nothing runs on a device that is lost: the program may free its memory. */
+        NEXT(d, QueueWaitIdle)(queue);
         d->is_lost = true;
-        unlink(path);
     }
     return d->is_lost ? VK_ERROR_DEVICE_LOST : NEXT(d, QueueSubmit2)(queue, n, info, fence);
 }
@@ -107,15 +130,93 @@ static VKAPI_ATTR VkResult VKAPI_CALL layer_GetSemaphoreCounterValue(VkDevice ha
     return d->is_lost ? VK_ERROR_DEVICE_LOST : NEXT(d, GetSemaphoreCounterValue)(handle, s, value);
 }
 
+static VKAPI_ATTR VkResult VKAPI_CALL layer_DeviceWaitIdle(VkDevice handle)
+{
+    struct device *d = device_of(handle);
+    return d->is_lost ? VK_ERROR_DEVICE_LOST : NEXT(d, DeviceWaitIdle)(handle);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL layer_GetQueryPoolResults(VkDevice handle, VkQueryPool pool,
+                                                                uint32_t first, uint32_t n, size_t bytes,
+                                                                void *out, VkDeviceSize stride,
+                                                                VkQueryResultFlags flags)
+{
+    struct device *d = device_of(handle);
+    return d->is_lost ? VK_ERROR_DEVICE_LOST
+                      : NEXT(d, GetQueryPoolResults)(handle, pool, first, n, bytes, out, stride, flags);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL layer_CreateComputePipelines(VkDevice handle, VkPipelineCache cache,
+                                                                   uint32_t n,
+                                                                   const VkComputePipelineCreateInfo *info,
+                                                                   const VkAllocationCallbacks *a,
+                                                                   VkPipeline *out)
+{
+    struct device *d = device_of(handle);
+    if (!is_empty())
+        return NEXT(d, CreateComputePipelines)(handle, cache, n, info, a, out);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (VkPipeline)(uintptr_t)1;
+    return VK_SUCCESS;
+}
+
+static VKAPI_ATTR void VKAPI_CALL layer_DestroyPipeline(VkDevice handle, VkPipeline p,
+                                                        const VkAllocationCallbacks *a)
+{
+    struct device *d = device_of(handle);
+    if (!is_empty())
+        NEXT(d, DestroyPipeline)(handle, p, a);
+}
+
+/* What replaces the recording of pipelines and dispatches on an empty device. */
+static VKAPI_ATTR void VKAPI_CALL skip_bind(VkCommandBuffer c, VkPipelineBindPoint at, VkPipeline p)
+{
+    (void)c, (void)at, (void)p;
+}
+
+static VKAPI_ATTR void VKAPI_CALL skip_dispatch(VkCommandBuffer c, uint32_t x, uint32_t y, uint32_t z)
+{
+    (void)c, (void)x, (void)y, (void)z;
+}
+
+static VKAPI_ATTR void VKAPI_CALL skip_dispatch_base(VkCommandBuffer c, uint32_t x0, uint32_t y0, uint32_t z0,
+                                                     uint32_t x, uint32_t y, uint32_t z)
+{
+    (void)c, (void)x0, (void)y0, (void)z0, (void)x, (void)y, (void)z;
+}
+
+static bool is_import(const VkMemoryAllocateInfo *info)
+{
+    const VkBaseInStructure *s = info->pNext;
+    while (s && s->sType != VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT)
+        s = s->pNext;
+    return s != NULL;
+}
+
+/* Clears memory that the host can map: dispatches write no results there, and old bytes may be a NaN. */
+static void clear(const struct device *d, VkDeviceMemory m, VkDeviceSize bytes)
+{
+    void *host;
+    if (NEXT(d, MapMemory)(d->handle, m, 0, VK_WHOLE_SIZE, 0, &host) != VK_SUCCESS)
+        return;
+    memset(host, 0, bytes);
+    NEXT(d, UnmapMemory)(d->handle, m);
+}
+
 static VKAPI_ATTR VkResult VKAPI_CALL layer_AllocateMemory(VkDevice handle, const VkMemoryAllocateInfo *info,
                                                            const VkAllocationCallbacks *a,
                                                            VkDeviceMemory *out)
 {
     struct device *d = device_of(handle);
-    if (is_hit("memory", n_allocations++))
+    long at = n_allocations++;
+    while (is_hit("hold", at))
+        usleep(5000);
+    if (is_hit("memory", at))
         return VK_ERROR_OUT_OF_DEVICE_MEMORY;
     VkResult r = NEXT(d, AllocateMemory)(handle, info, a, out);
     d->n_memory += r == VK_SUCCESS;
+    if (r == VK_SUCCESS && is_empty() && !is_import(info))
+        clear(d, *out, info->allocationSize);
     return r;
 }
 
@@ -267,6 +368,10 @@ static const struct {
 } of_device[] = {ENTRY(QueueSubmit2),
                  ENTRY(WaitSemaphores),
                  ENTRY(GetSemaphoreCounterValue),
+                 ENTRY(DeviceWaitIdle),
+                 ENTRY(GetQueryPoolResults),
+                 ENTRY(CreateComputePipelines),
+                 ENTRY(DestroyPipeline),
                  ENTRY(AllocateMemory),
                  ENTRY(FreeMemory),
                  ENTRY(DestroyDevice),
@@ -276,13 +381,19 @@ static const struct {
                    ENTRY(GetPhysicalDeviceProperties2),
                    ENTRY(GetPhysicalDeviceMemoryProperties2),
                    ENTRY(EnumerateDeviceExtensionProperties),
-                   {"vkGetInstanceProcAddr", (PFN_vkVoidFunction)instance_proc}};
+                   {"vkGetInstanceProcAddr", (PFN_vkVoidFunction)instance_proc}},
+  of_empty[] = {{"vkCmdBindPipeline", (PFN_vkVoidFunction)skip_bind},
+                {"vkCmdDispatch", (PFN_vkVoidFunction)skip_dispatch},
+                {"vkCmdDispatchBase", (PFN_vkVoidFunction)skip_dispatch_base}};
 
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_proc(VkDevice handle, const char *name)
 {
     for (size_t i = 0; i < sizeof of_device / sizeof *of_device; i++)
         if (strcmp(name, of_device[i].name) == 0)
             return of_device[i].function;
+    for (size_t i = 0; is_empty() && i < sizeof of_empty / sizeof *of_empty; i++)
+        if (strcmp(name, of_empty[i].name) == 0)
+            return of_empty[i].function;
     const struct device *d = device_of(handle);
     return d ? d->next(handle, name) : NULL;
 }
