@@ -9,6 +9,7 @@
  *                fail with VK_ERROR_DEVICE_LOST. A device that is opened later works. The file is replaced by
  *                the one with the same name and ".next", if there is one, or else removed
  *   memory N     allocation N alone fails with VK_ERROR_OUT_OF_DEVICE_MEMORY
+ *   full N       allocation N and later ones fail likewise, until the file says something else
  *   hold N       allocation N and later ones wait until the file says something else
  *   none 0       nothing fails
  * $MOEFLUX_VK_EMPTY=1: pipelines are not compiled, and dispatches do nothing. Copies and semaphores work, so
@@ -211,7 +212,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL layer_AllocateMemory(VkDevice handle, cons
     long at = n_allocations++;
     while (is_hit("hold", at))
         usleep(5000);
-    if (is_hit("memory", at))
+    if (is_hit("memory", at) || is_hit("full", at))
         return VK_ERROR_OUT_OF_DEVICE_MEMORY;
     VkResult r = NEXT(d, AllocateMemory)(handle, info, a, out);
     d->n_memory += r == VK_SUCCESS;
