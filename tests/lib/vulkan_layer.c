@@ -14,8 +14,11 @@
  *   none 0       nothing fails
  * $MOEFLUX_VK_EMPTY=1: pipelines are not compiled, and dispatches do nothing. Copies and semaphores work, so
  * that a program does what it always does in a hundredth of the time, with numbers that are mostly 0.
+ * $MOEFLUX_VK_SLOW=NS, with $MOEFLUX_VK_EMPTY: by the time stamps of a device, each workgroup takes so long,
+ * and so does the host's call that submits it.
  * $MOEFLUX_VK_LOG: at the end of each device a line with the numbers of submissions and allocations so
- * far, and of the memory objects that were not freed.
+ * far, of the memory objects that were not freed, the nanoseconds that its longest submission took by
+ * $MOEFLUX_VK_SLOW, their sum, and the bytes of copies between buffers.
  * $MOEFLUX_VK_KIND=integrated: devices are integrated GPUs. $MOEFLUX_VK_BUDGET="BUDGET USED", in bytes: what
  * VK_EXT_memory_budget reports of each heap; the extension is reported, too. */
 #include <fcntl.h>
@@ -45,6 +48,20 @@ static struct device {
 } devices[MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_long n_submits, n_allocations;
+
+/* Work of the command buffers, and the time stamps that they wrote, on a slow device. */
+enum { MAX_COMMANDS = 1024, MAX_STAMPS = 8192 };
+static struct {
+    VkCommandBuffer commands;
+    uint64_t ns;
+} works[MAX_COMMANDS];
+static struct {
+    VkQueryPool pool;
+    uint32_t query;
+    uint64_t ns;
+} stamps[MAX_STAMPS];
+static uint64_t longest_ns, sum_ns;
+static atomic_ullong copied_bytes;
 
 static struct device *device_of(VkDevice handle)
 {
@@ -104,11 +121,101 @@ static bool take_loss(long n)
 
 #define NEXT(d, name) ((PFN_vk##name)(d)->next((d)->handle, "vk" #name))
 
+/* Returns the device whose table is the handle's first word. */
+static struct device *device_of_commands(VkCommandBuffer c)
+{
+    return device_of_queue((VkQueue)c);
+}
+
+static VKAPI_ATTR void VKAPI_CALL layer_CmdCopyBuffer(VkCommandBuffer c, VkBuffer from, VkBuffer to,
+                                                      uint32_t n, const VkBufferCopy *regions)
+{
+    struct device *d = device_of_commands(c);
+    for (uint32_t i = 0; i < n; i++)
+        copied_bytes += regions[i].size;
+    NEXT(d, CmdCopyBuffer)(c, from, to, n, regions);
+}
+
+/* ---- a slow device ---- */
+
+static uint64_t group_ns(void)
+{
+    const char *text = getenv("MOEFLUX_VK_SLOW");
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
+/* Returns the work of a command buffer. The caller holds the lock. */
+static uint64_t *work_of(VkCommandBuffer c)
+{
+    for (int i = 0; i < MAX_COMMANDS; i++)
+        if (!works[i].commands || works[i].commands == c) {
+            works[i].commands = c;
+            return &works[i].ns;
+        }
+    abort();
+}
+
+/* Returns the value of a time stamp. The caller holds the lock. */
+static uint64_t *stamp_of(VkQueryPool pool, uint32_t query)
+{
+    for (int i = 0; i < MAX_STAMPS; i++)
+        if (!stamps[i].pool || (stamps[i].pool == pool && stamps[i].query == query)) {
+            stamps[i].pool = pool;
+            stamps[i].query = query;
+            return &stamps[i].ns;
+        }
+    abort();
+}
+
+static void add_groups(VkCommandBuffer c, uint64_t n)
+{
+    pthread_mutex_lock(&lock);
+    if (group_ns())
+        *work_of(c) += n * group_ns();
+    pthread_mutex_unlock(&lock);
+}
+
+static void count_submission(const VkSubmitInfo2 *info)
+{
+    uint64_t ns = 0;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; group_ns() && i < info->commandBufferInfoCount; i++)
+        ns += *work_of(info->pCommandBufferInfos[i].commandBuffer);
+    longest_ns = ns > longest_ns ? ns : longest_ns;
+    sum_ns += ns;
+    pthread_mutex_unlock(&lock);
+    /* The host's clock measures the device, too. */
+    if (ns)
+        usleep((useconds_t)(ns / 1000));
+}
+
+static VKAPI_ATTR void VKAPI_CALL slow_write_stamp(VkCommandBuffer c, VkPipelineStageFlags2 stage,
+                                                   VkQueryPool pool, uint32_t query)
+{
+    (void)stage;
+    pthread_mutex_lock(&lock);
+    *stamp_of(pool, query) = *work_of(c);
+    pthread_mutex_unlock(&lock);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL slow_stamps(VkDevice handle, VkQueryPool pool, uint32_t first,
+                                                  uint32_t n, size_t bytes, void *out, VkDeviceSize stride,
+                                                  VkQueryResultFlags flags)
+{
+    (void)handle, (void)bytes, (void)flags;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy((char *)out + i * stride, stamp_of(pool, first + i), sizeof(uint64_t));
+    pthread_mutex_unlock(&lock);
+    return VK_SUCCESS;
+}
+
 static VKAPI_ATTR VkResult VKAPI_CALL layer_QueueSubmit2(VkQueue queue, uint32_t n, const VkSubmitInfo2 *info,
                                                          VkFence fence)
 {
     struct device *d = device_of_queue(queue);
     long at = n_submits++;
+    count_submission(info);
     if (!d->is_lost && take_loss(at)) {
         /* Nothing runs on a device that is lost: the program may free its memory. */
         NEXT(d, QueueWaitIdle)(queue);
@@ -177,13 +284,14 @@ static VKAPI_ATTR void VKAPI_CALL skip_bind(VkCommandBuffer c, VkPipelineBindPoi
 
 static VKAPI_ATTR void VKAPI_CALL skip_dispatch(VkCommandBuffer c, uint32_t x, uint32_t y, uint32_t z)
 {
-    (void)c, (void)x, (void)y, (void)z;
+    add_groups(c, (uint64_t)x * y * z);
 }
 
 static VKAPI_ATTR void VKAPI_CALL skip_dispatch_base(VkCommandBuffer c, uint32_t x0, uint32_t y0, uint32_t z0,
                                                      uint32_t x, uint32_t y, uint32_t z)
 {
-    (void)c, (void)x0, (void)y0, (void)z0, (void)x, (void)y, (void)z;
+    (void)x0, (void)y0, (void)z0;
+    add_groups(c, (uint64_t)x * y * z);
 }
 
 static bool is_import(const VkMemoryAllocateInfo *info)
@@ -237,7 +345,8 @@ static VKAPI_ATTR void VKAPI_CALL layer_DestroyDevice(VkDevice handle, const VkA
     const char *log = getenv("MOEFLUX_VK_LOG");
     FILE *f = log ? fopen(log, "a") : NULL;
     if (f) {
-        fprintf(f, "%ld %ld %ld\n", (long)n_submits, (long)n_allocations, (long)d->n_memory);
+        fprintf(f, "%ld %ld %ld %llu %llu %llu\n", (long)n_submits, (long)n_allocations, (long)d->n_memory,
+                (unsigned long long)longest_ns, (unsigned long long)sum_ns, (unsigned long long)copied_bytes);
         fclose(f);
     }
     PFN_vkDestroyDevice destroy = NEXT(d, DestroyDevice);
@@ -370,6 +479,7 @@ static const struct {
                  ENTRY(WaitSemaphores),
                  ENTRY(GetSemaphoreCounterValue),
                  ENTRY(DeviceWaitIdle),
+                 ENTRY(CmdCopyBuffer),
                  ENTRY(GetQueryPoolResults),
                  ENTRY(CreateComputePipelines),
                  ENTRY(DestroyPipeline),
@@ -387,8 +497,27 @@ static const struct {
                 {"vkCmdDispatch", (PFN_vkVoidFunction)skip_dispatch},
                 {"vkCmdDispatchBase", (PFN_vkVoidFunction)skip_dispatch_base}};
 
+static VKAPI_ATTR VkResult VKAPI_CALL slow_begin(VkCommandBuffer c, const VkCommandBufferBeginInfo *info)
+{
+    pthread_mutex_lock(&lock);
+    *work_of(c) = 0;
+    pthread_mutex_unlock(&lock);
+    struct device *d = device_of_commands(c);
+    return NEXT(d, BeginCommandBuffer)(c, info);
+}
+
+static const struct {
+    const char *name;
+    PFN_vkVoidFunction function;
+} of_slow[] = {{"vkBeginCommandBuffer", (PFN_vkVoidFunction)slow_begin},
+               {"vkCmdWriteTimestamp2", (PFN_vkVoidFunction)slow_write_stamp},
+               {"vkGetQueryPoolResults", (PFN_vkVoidFunction)slow_stamps}};
+
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_proc(VkDevice handle, const char *name)
 {
+    for (size_t i = 0; group_ns() && i < sizeof of_slow / sizeof *of_slow; i++)
+        if (strcmp(name, of_slow[i].name) == 0)
+            return of_slow[i].function;
     for (size_t i = 0; i < sizeof of_device / sizeof *of_device; i++)
         if (strcmp(name, of_device[i].name) == 0)
             return of_device[i].function;
