@@ -227,7 +227,7 @@ static int use(struct sequences *q, struct entry *x, struct moeflux_session **ou
 /* Loads the best file. If that fails, the sequence stays empty and the whole prompt is evaluated. Without
  * memory it fails with ERR_NO_FIT, and the file stays for a later time. */
 static int try_load(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
-                struct moeflux_err *e)
+                    struct moeflux_err *e)
 {
     struct entry *x;
     uint32_t n_usable;

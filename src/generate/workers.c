@@ -1,5 +1,6 @@
 #include "generate/workers.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -447,6 +448,7 @@ int workers_start(struct workers *w, struct generator *g, const struct workers_o
     w->generator = g;
     w->options = *o;
     w->n_copies = 1 + g->n_copies;
+    assert(w->n_copies > 0);
     for (uint32_t i = 0; i < w->n_copies; i++)
         pthread_mutex_init(&w->copies[i].lock, NULL);
     for (uint32_t i = 0; i < w->n; i++)
