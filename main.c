@@ -67,6 +67,12 @@ static void wait_for_signal(void *ctx)
     signals_wait(-1);
 }
 
+static void wake(void *ctx)
+{
+    (void)ctx;
+    signals_wake();
+}
+
 static int save_usage(void *ctx, const struct generator *g, int rc, struct moeflux_err *e)
 {
     const struct serving *s = ctx;
@@ -95,6 +101,7 @@ static struct server_options server_options_of(const struct options *o, struct s
         .grace_s = (uint32_t)o->grace,
         .request = options_request(o),
         .tell = tell_warning,
+        .lost = wake,
         .ctx = s,
     };
 }
@@ -109,11 +116,12 @@ static int serve(const struct options *o, const struct term *t, struct moeflux_e
     struct serve_options so = {
         .server = server_options_of(o, &s),
         .replicate = o->replicate,
+        .opens_once = o->trace != NULL,
         .loading = bar_progress(&s.bar),
         .open = open_model,
         .listening = tell_url,
         .wait = wait_for_signal,
-        .ended = save_usage,
+        .closing = save_usage,
         .ctx = &s,
     };
     int rc = setup_n_devices(o, &so.n_devices, e);

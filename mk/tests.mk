@@ -88,7 +88,7 @@ flood:
 
 # What has threads, with ThreadSanitizer, on the reference: a driver has threads of its own. Its address space is not made for
 # more than 28 random bits.
-tsan: export TSAN_OPTIONS = second_deadlock_stack=1
+tsan: export TSAN_OPTIONS = second_deadlock_stack=1:suppressions=tests/lib/tsan.supp
 tsan: export MOEFLUX_DEVICE = reference
 tsan: export MOEFLUX_TESTS = qwen_odd*
 tsan: NO_RANDOM = $(shell [ "$$(cat /proc/sys/vm/mmap_rnd_bits)" -le 28 ] || echo setarch -R)

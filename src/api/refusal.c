@@ -40,7 +40,8 @@ int refusal_field(struct refusal *r, const char *param, const char *fmt, ...)
 int refusal_of(struct refusal *r, int rc, const struct moeflux_err *e)
 {
     bool own_fault = rc == ERR_USAGE || rc == ERR_FORMAT || rc == ERR_UNSUPPORTED;
-    bool busy = rc == ERR_NO_FIT || rc == ERR_MEMORY || rc == ERR_INTERRUPTED;
+    /* A server opens a lost device again. */
+    bool busy = rc == ERR_NO_FIT || rc == ERR_MEMORY || rc == ERR_INTERRUPTED || rc == ERR_LOST;
     return refusal_set(r, own_fault ? 400 : busy ? 503 : 500, NULL, NULL, "%s", e->text);
 }
 

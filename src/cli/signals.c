@@ -19,6 +19,7 @@ static atomic_int impatient = 1;
 static atomic_int held;
 
 static atomic_int n_changes;
+static atomic_int woken;  /* signals_wake was called */
 static atomic_int ending; /* the signal that asks the program to end; 0: none */
 /* An eventfd that handlers write and signals_wait polls. Without it, a signal that arrives between the test
  * of the flags above and the poll would be seen only at the next key. -1: SIGINT is not caught. */
@@ -142,7 +143,13 @@ void signals_catch_editing(bool on)
         raise(ending);
 }
 
-enum signals_wake signals_wait(int fd)
+void signals_wake(void)
+{
+    woken = 1;
+    wake();
+}
+
+enum signals_event signals_wait(int fd)
 {
     struct pollfd any[] = {{.fd = fd, .events = POLLIN}, {.fd = wake_fd, .events = POLLIN}};
     for (;;) {
@@ -150,6 +157,8 @@ enum signals_wake signals_wait(int fd)
             return SIGNALS_END;
         if (n_interrupts)
             return SIGNALS_INTERRUPT;
+        if (atomic_exchange(&woken, 0))
+            return SIGNALS_WOKEN;
         if (n_changes) {
             n_changes = 0;
             return SIGNALS_REDRAW;

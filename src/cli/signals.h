@@ -42,15 +42,18 @@ void signals_clear(void);
  * signal that asked for the end. */
 void signals_catch_editing(bool on);
 
-enum signals_wake {
+enum signals_event {
     SIGNALS_READY,     /* fd has bytes, an end or an error */
+    SIGNALS_WOKEN,     /* signals_wake was called since the last SIGNALS_WOKEN */
     SIGNALS_INTERRUPT, /* SIGINT arrived since the last signals_clear, held or not */
     SIGNALS_END,       /* a signal asks the program to end */
     SIGNALS_REDRAW,    /* the line must be drawn again: a new window size, or the program was continued */
 };
 
 /* Waits until fd can be read or a signal arrives on any thread. One that arrived before the call counts. */
-enum signals_wake signals_wait(int fd);
+enum signals_event signals_wait(int fd);
+/* Makes signals_wait return SIGNALS_WOKEN. Any thread may call it. */
+void signals_wake(void);
 
 /* Sets whether a second SIGINT, before signals_clear, ends the program at once (status 130). It does at
  * first; a conversation switches that off. */

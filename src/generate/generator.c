@@ -39,12 +39,45 @@ void generator_report(struct generator *s, const struct moeflux_progress *p)
         tokenizer_set_progress(s->tokenizer, p);
 }
 
+/* Gives the generator its own copies of what `info` borrows from the model. */
+static int keep_info(struct generator *s, struct moeflux_err *e)
+{
+    struct moeflux_model_info *i = &s->info;
+    const char **const texts[GENERATOR_TEXTS] = {&i->dir,      &i->architecture,   &i->device,
+                                                 &i->backend,  &i->tokenizer_path, &i->chat_template,
+                                                 &i->expert_io};
+    for (int k = 0; k < GENERATOR_TEXTS; k++) {
+        if (*texts[k] && !(s->texts[k] = mem_text(*texts[k], e)))
+            return ERR_MEMORY;
+        *texts[k] = s->texts[k];
+    }
+    if (!(s->eos = mem_new(i->n_eos + 1, sizeof *s->eos, e)))
+        return ERR_MEMORY;
+    if (i->n_eos)
+        memcpy(s->eos, i->eos, i->n_eos * sizeof *s->eos);
+    i->eos = s->eos;
+    return 0;
+}
+
+static void free_info(struct generator *s)
+{
+    for (int k = 0; k < GENERATOR_TEXTS; k++)
+        free(s->texts[k]);
+    free(s->eos);
+}
+
 int generator_of_model(struct generator *s, struct moeflux_model *m, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
     *s = (struct generator){.info = moeflux_model_get_info(m)};
-    if (s->info.tokenizer_path && !(s->tokenizer = tokenizer_open(s->info.tokenizer_path, &why)))
-        return err_set(e, why.code, "%s", why.text);
+    int rc = keep_info(s, e);
+    if (!rc && s->info.tokenizer_path && !(s->tokenizer = tokenizer_open(s->info.tokenizer_path, &why)))
+        rc = err_set(e, why.code, "%s", why.text);
+    if (rc) {
+        free_info(s);
+        *s = (struct generator){0};
+        return rc;
+    }
     s->dir = s->info.dir;
     s->model = m;
     return 0;
@@ -351,6 +384,25 @@ bool generator_is_eos(const struct generator *s, int32_t id)
     return s->chat.harmony.is_used && id == s->chat.harmony.call;
 }
 
+void generator_close_models(struct generator *s)
+{
+    for (uint32_t i = 0; i < s->n_copies; i++)
+        moeflux_model_close(s->copies[i]);
+    moeflux_model_close(s->model);
+    s->n_copies = 0;
+    s->model = NULL;
+}
+
+void generator_take_models(struct generator *s, struct generator *from)
+{
+    s->model = from->model;
+    memcpy(s->copies, from->copies, sizeof s->copies);
+    s->n_copies = from->n_copies;
+    from->model = NULL;
+    from->n_copies = 0;
+    generator_close(from);
+}
+
 void generator_close(struct generator *s)
 {
     constrain_free(s->constrain);
@@ -361,8 +413,7 @@ void generator_close(struct generator *s)
     moeflux_session_free(s->sequence);
     chat_free(&s->chat);
     tokenizer_free(s->tokenizer);
-    for (uint32_t i = 0; i < s->n_copies; i++)
-        moeflux_model_close(s->copies[i]);
-    moeflux_model_close(s->model);
+    generator_close_models(s);
+    free_info(s);
     *s = (struct generator){0};
 }

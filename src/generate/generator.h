@@ -13,7 +13,7 @@
 #include "sample/sampler.h"
 #include "text/tokenizer/tokenizer.h"
 
-enum { GENERATOR_DEFAULT_CONTEXT = 8192 };
+enum { GENERATOR_DEFAULT_CONTEXT = 8192, GENERATOR_TEXTS = 7 };
 
 struct generator;
 
@@ -31,7 +31,7 @@ struct generator_evaluator {
 
 struct generator {
     struct moeflux_model *model;
-    const char *dir;                  /* model directory; borrowed from the model */
+    const char *dir;                  /* model directory: info.dir */
     struct moeflux_progress progress; /* reports loading and prompts; asked before each token to continue */
     struct moeflux_model_info info;
     struct tokenizer *tokenizer; /* NULL: the directory has none */
@@ -53,6 +53,9 @@ struct generator {
     /* The same model on other devices; each copy has its own sequences. */
     struct moeflux_model *copies[MOEFLUX_MAX_DEVICES - 1];
     uint32_t n_copies;
+    /* What `info` points to; owned, so that it outlives a lost model. */
+    char *texts[GENERATOR_TEXTS];
+    int32_t *eos;
 };
 
 /* Opens the model and its tokenizer. o->dir and o->progress.ctx must outlive the generator. Errors: those of
@@ -132,6 +135,13 @@ int generator_new_sampler(struct generator *s, const struct sampler_options *o, 
                           struct moeflux_err *e);
 
 bool generator_is_eos(const struct generator *s, int32_t id);
+
+/* Closes the model and its copies, when their device is lost. All else stays, and other threads may use it.
+ * No sequence may be left. */
+void generator_close_models(struct generator *s);
+/* Moves the models of `from` to `s`, whose own are closed, and closes the rest of `from`. Both were opened
+ * with the same options. */
+void generator_take_models(struct generator *s, struct generator *from);
 
 /* Closes the model with all else; a zeroed or half-built generator is legal. */
 void generator_close(struct generator *s);

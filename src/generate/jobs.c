@@ -158,10 +158,10 @@ struct job *jobs_take(struct jobs *q, uint32_t group)
 {
     pthread_mutex_lock(&q->lock);
     q->groups[group].n_idle++;
-    while (!q->closed && !(q->first && q->n_running < q->most_running && is_next(q, group)))
+    while (!q->closed && !q->is_paused && !(q->first && q->n_running < q->most_running && is_next(q, group)))
         pthread_cond_wait(&q->more, &q->lock);
     q->groups[group].n_idle--;
-    struct job *j = start_first(q, group);
+    struct job *j = q->is_paused ? NULL : start_first(q, group);
     /* The next job may belong to another group. */
     if (j)
         pthread_cond_broadcast(&q->more);
@@ -386,6 +386,24 @@ void jobs_close(struct jobs *q, const char *why)
     }
     pthread_cond_broadcast(&q->more);
     pthread_mutex_unlock(&q->lock);
+}
+
+static void set_paused(struct jobs *q, bool on)
+{
+    pthread_mutex_lock(&q->lock);
+    q->is_paused = on;
+    pthread_cond_broadcast(&q->more);
+    pthread_mutex_unlock(&q->lock);
+}
+
+void jobs_pause(struct jobs *q)
+{
+    set_paused(q, true);
+}
+
+void jobs_resume(struct jobs *q)
+{
+    set_paused(q, false);
 }
 
 bool jobs_drained(struct jobs *q, uint32_t ms)

@@ -87,6 +87,7 @@ struct jobs {
     uint32_t most_running; /* more did not fit in memory (jobs_put_back) */
     uint32_t n_fitted;     /* jobs that have ended since most_running changed */
     uint64_t n_ended;      /* jobs that were finished so far */
+    bool is_paused;        /* no job is taken */
     const char *closed;    /* why no job is taken any more; NULL: some are */
 };
 
@@ -108,7 +109,8 @@ uint32_t jobs_common(struct jobs *q, const struct job *j);
 
 /* Registers a worker of a group (< MOEFLUX_MAX_DEVICES), before any job is added. */
 void jobs_add_worker(struct jobs *q, uint32_t group);
-/* Waits for the next job of a worker of this group (< MOEFLUX_MAX_DEVICES). NULL: the queue is closed. */
+/* Waits for the next job of a worker of this group (< MOEFLUX_MAX_DEVICES). NULL: the queue is closed or
+ * paused. */
 struct job *jobs_take(struct jobs *q, uint32_t group);
 /* Keeps a piece for jobs_read: the end of job_calls.piece. ERR_MEMORY. */
 int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *p, struct moeflux_err *e);
@@ -136,6 +138,9 @@ void jobs_release(struct jobs *q, struct job *j);
 
 /* Closes the queue: waiting jobs fail with ERR_INTERRUPTED and the text `why` (static), workers get NULL. */
 void jobs_close(struct jobs *q, const char *why);
+/* Pauses the queue: workers get NULL, jobs wait. Resuming lets workers take jobs again. */
+void jobs_pause(struct jobs *q);
+void jobs_resume(struct jobs *q);
 /* Waits up to `ms` until no job runs; returns whether that is so. */
 bool jobs_drained(struct jobs *q, uint32_t ms);
 

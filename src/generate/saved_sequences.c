@@ -206,11 +206,14 @@ uint32_t saved_sequences_common(const struct saved_sequences *v, const int32_t *
 }
 
 int saved_sequences_load(struct saved_sequences *v, uint32_t idx, struct moeflux_session *s,
-                         struct moeflux_err *e)
+                         uint32_t max_context, struct moeflux_err *e)
 {
     struct moeflux_err why;
     int rc = moeflux_session_load(s, v->items[idx].path, &why);
-    if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE || rc == ERR_LOST)
+    /* A state that is longer than the context never fits. */
+    bool lacks_memory =
+        rc == ERR_MEMORY || (rc == ERR_NO_FIT && v->items[idx].places.n_tokens <= max_context);
+    if (rc == ERR_INTERRUPTED || rc == ERR_DEVICE || rc == ERR_LOST || lacks_memory)
         return err_set(e, rc, "%s", why.text);
     if (rc) {
         tell(v, &why);

@@ -56,10 +56,11 @@ uint32_t saved_sequences_find(struct saved_sequences *v, const int32_t *ids, uin
 /* Returns the length of the longest common prefix with a file, of those that differ before the ids' end. */
 uint32_t saved_sequences_common(const struct saved_sequences *v, const int32_t *ids, uint32_t n);
 
-/* Loads a file into an empty sequence. A file that is damaged or gone is no failure: it is reported and
- * removed from the index, and the sequence stays empty. ERR_INTERRUPTED, ERR_DEVICE. */
+/* Loads a file into an empty sequence of at most max_context tokens. A file that is damaged, gone or longer
+ * is no failure: it is reported and removed from the index, and the sequence stays empty. ERR_INTERRUPTED,
+ * ERR_DEVICE, ERR_LOST. ERR_NO_FIT, ERR_MEMORY: too little memory; the file stays in the index. */
 int saved_sequences_load(struct saved_sequences *v, uint32_t idx, struct moeflux_session *s,
-                         struct moeflux_err *e);
+                         uint32_t max_context, struct moeflux_err *e);
 
 /* Saves a sequence; removes old files above the limits. Reports a failure to the user. */
 void saved_sequences_add(struct saved_sequences *v, struct moeflux_session *s);

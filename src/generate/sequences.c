@@ -224,9 +224,10 @@ static int use(struct sequences *q, struct entry *x, struct moeflux_session **ou
     return 0;
 }
 
-/* Loads the best file. If that fails, the sequence stays empty and the whole prompt is evaluated. */
-static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
-                struct moeflux_err *e)
+/* Loads the best file. If that fails, the sequence stays empty and the whole prompt is evaluated. Without
+ * memory it fails with ERR_NO_FIT, and the file stays for a later time. */
+static int try_load(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
+                    struct moeflux_err *e)
 {
     struct entry *x;
     uint32_t n_usable;
@@ -235,10 +236,20 @@ static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moef
         return rc;
     /* An eviction in take_empty may have added and removed files, so search again. */
     uint32_t idx = saved_sequences_find(&q->saved, ids, n, &n_usable);
-    rc = n_usable ? saved_sequences_load(&q->saved, idx, x->session, e) : 0;
+    rc = n_usable ? saved_sequences_load(&q->saved, idx, x->session, q->options.max_context, e) : 0;
     if (rc)
         drop(x);
     return rc ? rc : use(q, x, out);
+}
+
+static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
+                struct moeflux_err *e)
+{
+    int rc;
+    do
+        rc = try_load(q, ids, n, out, e);
+    while (rc == ERR_NO_FIT && sequences_shrink(q));
+    return rc;
 }
 
 /* Returns whether reusing `best` would lose more of another conversation than it saves, while there is
@@ -336,6 +347,12 @@ struct sequences_counts sequences_count(const struct sequences *q)
         c.bytes += x->bytes;
     }
     return c;
+}
+
+void sequences_forget(struct sequences *q)
+{
+    for (uint32_t i = 0; i < q->options.most; i++)
+        drop(&q->entries[i]);
 }
 
 void sequences_free(struct sequences *q)

@@ -82,6 +82,9 @@ bool sequences_shrink(struct sequences *q);
 
 struct sequences_counts sequences_count(const struct sequences *q);
 
+/* Frees the sequences in memory and saves none: their device is lost. */
+void sequences_forget(struct sequences *q);
+
 /* Saves the sequences in memory, if there is a directory, and frees all. NULL is legal. */
 void sequences_free(struct sequences *q);
 

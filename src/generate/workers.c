@@ -1,5 +1,6 @@
 #include "generate/workers.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -28,6 +29,7 @@ struct worker {
 
 /* What the workers of one copy of the model share. */
 struct copy {
+    atomic_bool is_lost; /* its device is */
     struct batcher *batcher;
     pthread_mutex_t lock; /* protects the sequences */
     struct sequences *sequences;
@@ -43,6 +45,7 @@ struct workers {
     struct workers_options options;
     pthread_key_t self; /* the worker of the calling thread */
     atomic_bool interrupted;
+    atomic_bool is_lost; /* a copy is */
 };
 
 struct workers *workers_new(uint32_t n, struct jobs *jobs, struct moeflux_err *e)
@@ -66,10 +69,8 @@ void workers_free(struct workers *w)
 {
     if (!w)
         return;
-    for (uint32_t i = 0; i < w->n_copies; i++) {
-        batcher_free(w->copies[i].batcher);
+    for (uint32_t i = 0; i < w->n_copies; i++)
         pthread_mutex_destroy(&w->copies[i].lock);
-    }
     pthread_key_delete(w->self);
     free(w->each);
     free(w);
@@ -341,12 +342,27 @@ static bool shrink_all(struct worker *k)
     return any;
 }
 
+/* Lets no worker begin a job on a lost device. */
+static void lose(struct worker *k, const struct job *j)
+{
+    struct workers *w = k->all;
+    if (!w->options.lost)
+        return;
+    jobs_pause(w->jobs);
+    atomic_store(&k->copy->is_lost, true);
+    if (!atomic_exchange(&w->is_lost, true))
+        w->options.lost(w->options.ctx, &jobs_result(j)->result.error);
+}
+
 static void run(struct worker *k, struct job *j)
 {
     struct workers *w = k->all;
     k->job = j;
-    bool waits = answer_all(k, j) == ERR_NO_FIT && w->options.waits;
-    put_sequence(k, !waits);
+    int rc = answer_all(k, j);
+    bool waits = rc == ERR_NO_FIT && w->options.waits;
+    if (rc == ERR_LOST)
+        lose(k, j);
+    put_sequence(k, !waits && rc != ERR_LOST);
     k->job = NULL;
     if (!waits || !jobs_put_back(w->jobs, j, shrink_all(k)))
         jobs_finish(w->jobs, j);
@@ -363,24 +379,35 @@ static void *work(void *ctx)
 
 /* ---- all of them ---- */
 
+static int make_copy(struct workers *w, uint32_t idx, const struct sequences_options *keep,
+                     struct moeflux_err *e)
+{
+    const struct generator *g = w->generator;
+    struct moeflux_model *m = generator_copy(g, idx);
+    struct copy *c = &w->copies[idx];
+    struct sequences *sequences;
+    int rc = sequences_new(&sequences, m, keep, e);
+    /* After a loss, others may ask for a copy meanwhile. */
+    pthread_mutex_lock(&c->lock);
+    c->sequences = sequences;
+    pthread_mutex_unlock(&c->lock);
+    if (!rc)
+        rc = shared_prefixes_new(&c->prefixes, m, g->max_context, e);
+    if (!rc)
+        rc = batcher_new(&c->batcher, m, !w->options.converse, e);
+    return rc;
+}
+
 static int make_copies(struct workers *w, struct moeflux_err *e)
 {
     const struct generator *g = w->generator;
-    uint32_t n = 1 + g->n_copies;
     struct sequences_options keep = w->options.keep;
     keep.max_context = g->max_context;
-    keep.most = div_up(keep.most, n);
-    keep.bytes /= n;
+    keep.most = div_up(keep.most, w->n_copies);
+    keep.bytes /= w->n_copies;
     int rc = 0;
-    for (w->n_copies = 0; !rc && w->n_copies < n; w->n_copies++) {
-        struct copy *c = &w->copies[w->n_copies];
-        pthread_mutex_init(&c->lock, NULL);
-        rc = sequences_new(&c->sequences, generator_copy(g, w->n_copies), &keep, e);
-        if (!rc)
-            rc = shared_prefixes_new(&c->prefixes, generator_copy(g, w->n_copies), g->max_context, e);
-        if (!rc)
-            rc = batcher_new(&c->batcher, generator_copy(g, w->n_copies), !w->options.converse, e);
-    }
+    for (uint32_t i = 0; !rc && i < w->n_copies; i++)
+        rc = make_copy(w, i, &keep, e);
     return rc;
 }
 
@@ -388,23 +415,17 @@ static int make_worker(struct workers *w, uint32_t idx, struct moeflux_err *e)
 {
     struct worker *k = &w->each[idx];
     uint32_t copy = idx % w->n_copies;
-    k->all = w;
-    k->copy = &w->copies[copy];
-    k->slot.owner = k;
+    *k = (struct worker){.all = w, .copy = &w->copies[copy], .slot.owner = k};
     generator_share(&k->generator, w->generator, copy);
     k->generator.logits = mem_new(k->generator.info.vocab_size, sizeof(float), e);
     if (!k->generator.logits)
         return ERR_MEMORY;
-    jobs_add_worker(w->jobs, copy);
     batcher_bind(k->copy->batcher, &k->slot, &k->generator);
     return idx == 0 ? constrain_share(&k->generator, e) : 0;
 }
 
-int workers_start(struct workers *w, struct generator *g, const struct workers_options *o,
-                  struct moeflux_err *e)
+static int start(struct workers *w, struct moeflux_err *e)
 {
-    w->generator = g;
-    w->options = *o;
     int rc = make_copies(w, e);
     for (uint32_t i = 0; !rc && i < w->n; i++)
         rc = make_worker(w, i, e);
@@ -419,6 +440,29 @@ int workers_start(struct workers *w, struct generator *g, const struct workers_o
         workers_join(w);
     }
     return rc;
+}
+
+int workers_start(struct workers *w, struct generator *g, const struct workers_options *o,
+                  struct moeflux_err *e)
+{
+    w->generator = g;
+    w->options = *o;
+    w->n_copies = 1 + g->n_copies;
+    assert(w->n_copies > 0);
+    for (uint32_t i = 0; i < w->n_copies; i++)
+        pthread_mutex_init(&w->copies[i].lock, NULL);
+    for (uint32_t i = 0; i < w->n; i++)
+        jobs_add_worker(w->jobs, i % w->n_copies);
+    return start(w, e);
+}
+
+int workers_restart(struct workers *w, struct moeflux_err *e)
+{
+    for (uint32_t i = 0; i < w->n_copies; i++)
+        atomic_store(&w->copies[i].is_lost, false);
+    atomic_store(&w->is_lost, false);
+    jobs_resume(w->jobs);
+    return start(w, e);
 }
 
 void workers_interrupt(struct workers *w)
@@ -438,6 +482,8 @@ void workers_join(struct workers *w)
     for (uint32_t i = 0; i < w->n_copies; i++) {
         shared_prefixes_free(w->copies[i].prefixes);
         w->copies[i].prefixes = NULL;
+        batcher_free(w->copies[i].batcher);
+        w->copies[i].batcher = NULL;
     }
     /* Others may still ask for a copy. */
     for (uint32_t i = 0; i < w->n_copies; i++) {
@@ -445,6 +491,8 @@ void workers_join(struct workers *w)
         pthread_mutex_lock(&w->copies[i].lock);
         w->copies[i].sequences = NULL;
         pthread_mutex_unlock(&w->copies[i].lock);
+        if (q && atomic_load(&w->copies[i].is_lost))
+            sequences_forget(q);
         sequences_free(q);
     }
 }

@@ -25,6 +25,10 @@ struct workers_options {
     bool converse;
     /* A job that finds too little memory waits until fewer run (jobs_put_back). */
     bool waits;
+    /* Called once on a worker's thread when an answer fails because a device is lost (ERR_LOST). No further
+     * job is taken then, until workers_restart. NULL: the queue goes on. */
+    void (*lost)(void *ctx, const struct moeflux_err *why);
+    void *ctx;
 };
 
 /* Creates n workers, at most WORKERS_MAX; starts no thread. Must outlive the model, if its progress callback
@@ -40,6 +44,10 @@ bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done,
 int workers_start(struct workers *w, struct generator *g, const struct workers_options *o,
                   struct moeflux_err *e);
 
+/* Starts the threads again, after a loss and workers_join, when the generator has new models. Errors: those
+ * of workers_start. */
+int workers_restart(struct workers *w, struct moeflux_err *e);
+
 /* Returns job.copy of a choice: the copy that holds the state of its prompt's beginning. */
 uint32_t workers_find_copy(struct workers *w, const struct choice *choice);
 
@@ -54,8 +62,8 @@ const struct moeflux_session *workers_latest(const struct workers *w);
 /* Ends running answers where they are, as if interrupted. */
 void workers_interrupt(struct workers *w);
 
-/* Waits until all workers have ended their jobs, then saves and frees the sequences. Call jobs_close first.
- * NULL and workers that do not run are legal. */
+/* Waits until all workers have ended their jobs, then saves and frees the sequences; those on a lost device
+ * are not saved. Call jobs_close first, except after a loss. NULL and workers that do not run are legal. */
 void workers_join(struct workers *w);
 
 /* Frees the workers, which were joined. No one may call workers_find_copy any more. NULL is legal. */

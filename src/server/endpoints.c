@@ -28,6 +28,9 @@ static int reply_page(struct http_request *req)
 
 static int reply_health(struct http_request *req)
 {
+    static const char reopening[] = "{\"status\": \"reopening\"}";
+    if (atomic_load(&req->server->is_lost))
+        return http_request_reply(req, 503, "application/json", reopening, sizeof reopening - 1);
     return http_request_reply_json(req, json_pack("{s: s}", "status", "ok"));
 }
 

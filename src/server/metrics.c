@@ -67,6 +67,13 @@ void metrics_job(struct metrics *m, const struct metrics_job *j)
     pthread_mutex_unlock(&m->lock);
 }
 
+void metrics_loss(struct metrics *m)
+{
+    pthread_mutex_lock(&m->lock);
+    m->n_losses++;
+    pthread_mutex_unlock(&m->lock);
+}
+
 void metrics_engine(struct metrics *m, const struct moeflux_stats *engine, const struct sequences_counts *q)
 {
     pthread_mutex_lock(&m->lock);
@@ -138,6 +145,7 @@ void metrics_text(struct metrics *m, uint32_t n_waiting, uint32_t n_running, str
     counter(out, "http_errors_total", now.n_refused, "Requests with a status of 400 or more.");
     counter(out, "answers_cancelled_total", now.n_cancelled, "Answers whose client went away.");
     counter(out, "answers_failed_total", now.n_failed, "Answers that failed.");
+    counter(out, "device_losses_total", now.n_losses, "Times that a device was lost.");
     gauge(out, "requests_waiting", n_waiting, "Answers that wait in the queue.");
     gauge(out, "requests_running", n_running, "Answers that are computed now.");
     counter(out, "prompt_tokens_total", now.n_prompt, "Tokens of prompts, reused ones included.");

@@ -23,6 +23,7 @@ struct metrics {
     uint64_t n_requests, n_refused, n_cancelled, n_failed; /* requests, those refused (>= 400); answers */
     uint64_t n_prompt, n_cached, n_answered;               /* tokens */
     uint64_t n_drafted, n_accepted, n_evaluations;         /* draft_counts */
+    uint64_t n_losses;                                     /* lost devices */
     uint64_t decode_ns;
     struct metrics_times first,
         between;                 /* times from a request to its first token; from a token to the next one */
@@ -48,6 +49,8 @@ struct metrics_job {
 };
 /* Adds the counts of a job that has ended. */
 void metrics_job(struct metrics *m, const struct metrics_job *j);
+/* Counts the loss of a device. */
+void metrics_loss(struct metrics *m);
 /* Sets the statistics of the model and the sequences. */
 void metrics_engine(struct metrics *m, const struct moeflux_stats *engine, const struct sequences_counts *q);
 

@@ -1,5 +1,8 @@
 #include "server/serve.h"
 
+#include <stdio.h>
+
+#include "base/clock.h"
 #include "base/err.h"
 #include "generate/generator.h"
 
@@ -38,6 +41,81 @@ static int choose_parallel(const struct serve_options *o, struct server_options 
     return 0;
 }
 
+/* Says what a loss does. */
+static void tell_loss(const struct serve_options *o, const char *why)
+{
+    char text[sizeof((struct moeflux_err *)0)->text + 64];
+    snprintf(text, sizeof text, "%s; the model is opened again", why);
+    o->server.tell(o->server.ctx, text);
+}
+
+/* Keeps what `closing` saves; its failure is no reason to end. */
+static void close_lost(const struct serve_options *o, struct generator *g)
+{
+    struct moeflux_err why;
+    if (o->closing(o->ctx, g, 0, &why))
+        o->server.tell(o->server.ctx, why.text);
+    generator_close_models(g);
+}
+
+/* Opens the model a second time and gives it to `g`, which goes on with its tokenizer: other threads use
+ * it. */
+static int open_again(const struct serve_options *o, uint32_t n_sequences, struct server *s,
+                      struct generator *g, struct moeflux_err *e)
+{
+    struct generator fresh = {0};
+    uint64_t before, now;
+    int rc = moeflux_model_fingerprint(g->model, &before, e);
+    close_lost(o, g);
+    if (!rc)
+        rc = o->open(o->ctx, &fresh, n_sequences, server_progress(s, o->loading), e);
+    if (!rc)
+        rc = moeflux_model_fingerprint(fresh.model, &now, e);
+    if (!rc && now != before)
+        rc = err_set(e, ERR_FORMAT, "%s: another model than the one that was served", g->dir);
+    if (rc) {
+        generator_close(&fresh);
+        return rc;
+    }
+    generator_take_models(g, &fresh);
+    return 0;
+}
+
+/* Goes on after a loss, whose failure is in `e`. *opened_ns: when the model was opened again the last time;
+ * 0: never. */
+static int recover(const struct serve_options *o, uint32_t n_sequences, struct server *s, struct generator *g,
+                   uint64_t *opened_ns, struct moeflux_err *e)
+{
+    const struct moeflux_err why = *e;
+    uint64_t past_s = (clock_ns() - *opened_ns) / 1000000000;
+    if (o->opens_once)
+        return ERR_LOST;
+    if (*opened_ns && past_s < SERVE_LOSS_S)
+        return err_set(e, ERR_LOST, "%s, %u s after the model was opened again", why.text, (unsigned)past_s);
+    tell_loss(o, why.text);
+    int rc = open_again(o, n_sequences, s, g, e);
+    *opened_ns = clock_ns();
+    return rc ? rc : server_resume(s, e);
+}
+
+/* Serves until the caller asks for the end. */
+static int serve(const struct serve_options *o, uint32_t n_sequences, struct server *s, struct generator *g,
+                 struct moeflux_err *e)
+{
+    uint64_t opened_ns = 0;
+    int rc;
+    do {
+        o->wait(o->ctx);
+        rc = server_await_loss(s, e);
+        if (!rc)
+            return 0;
+        if (rc == ERR_LOST)
+            rc = recover(o, n_sequences, s, g, &opened_ns, e);
+    } while (!rc);
+    /* The user asked for the end while the model was opened, as between two losses. */
+    return rc == ERR_INTERRUPTED ? 0 : rc;
+}
+
 int serve_run(const struct serve_options *o, struct moeflux_err *e)
 {
     struct server_options so = o->server;
@@ -52,11 +130,11 @@ int serve_run(const struct serve_options *o, struct moeflux_err *e)
         rc = server_start(s, &g, e);
     if (!rc) {
         o->listening(o->ctx, server_url(s));
-        o->wait(o->ctx);
+        rc = serve(o, so.sequences, s, &g, e);
         server_stop(s);
     }
     server_free(s);
-    rc = o->ended(o->ctx, &g, rc, e);
+    rc = o->closing(o->ctx, &g, rc, e);
     generator_close(&g);
     return rc;
 }

@@ -55,9 +55,19 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
 static bool go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
 {
     struct server *s = ctx;
-    if (atomic_load(&s->started))
+    if (atomic_load(&s->started) && !atomic_load(&s->is_opening))
         return workers_go_on(s->workers, what, unit, done, total);
     return !s->loading.report || s->loading.report(s->loading.ctx, what, unit, done, total);
+}
+
+/* Called on a worker's thread. */
+static void note_loss(void *ctx, const struct moeflux_err *why)
+{
+    struct server *s = ctx;
+    metrics_loss(&s->metrics);
+    s->loss = *why;
+    atomic_store(&s->is_lost, true);
+    s->options.lost(s->options.ctx);
 }
 
 struct moeflux_progress server_progress(struct server *s, struct moeflux_progress loading)
@@ -95,8 +105,13 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
                                                  .dir_files = o->state_dir_files,
                                                  .tell = o->tell,
                                                  .ctx = o->ctx},
-                                        .converse = true};
-    s->generator = g;
+                                        .converse = true,
+                                        .lost = o->lost ? note_loss : NULL,
+                                        .ctx = s};
+    /* A loss replaces the models, while connections go on. */
+    generator_share(&s->reader, g, 0);
+    s->reader.model = NULL;
+    s->generator = &s->reader;
     rc = describe_weights(s, e);
     atomic_store(&s->started, true);
     if (!rc)
@@ -104,6 +119,28 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
     if (!rc)
         answers_count_engine(s);
     return rc ? rc : http_start(s, e);
+}
+
+int server_await_loss(struct server *s, struct moeflux_err *e)
+{
+    enum { LOOK_MS = 100 };
+    if (!atomic_load(&s->is_lost))
+        return 0;
+    /* Other devices may have copies of the model, whose answers go on. */
+    while (!jobs_drained(&s->jobs, LOOK_MS))
+        if (s->loading.report && !s->loading.report(s->loading.ctx, "", "", 0, 0))
+            return err_set(e, ERR_INTERRUPTED, SERVER_ENDS);
+    workers_join(s->workers);
+    atomic_store(&s->is_opening, true);
+    *e = s->loss;
+    return ERR_LOST;
+}
+
+int server_resume(struct server *s, struct moeflux_err *e)
+{
+    atomic_store(&s->is_opening, false);
+    atomic_store(&s->is_lost, false);
+    return workers_restart(s->workers, e);
 }
 
 const char *server_url(const struct server *s)
@@ -149,6 +186,7 @@ void server_free(struct server *s)
         reading_free(&s->reading);
     if (s->has_jobs)
         jobs_free(&s->jobs);
+    generator_unshare(&s->reader);
     keys_free(&s->keys);
     response_store_free(s->defaults.responses);
     pthread_mutex_destroy(&s->notes_lock);

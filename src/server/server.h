@@ -37,6 +37,9 @@ struct server_options {    /* strings are borrowed */
     struct request_options request; /* values of fields that a request does not have */
     /* Shows the user a line that is no failure; called on any thread. */
     void (*tell)(void *ctx, const char *text);
+    /* Called once on a worker's thread when a device is lost: a thread of the caller is to call
+     * server_await_loss. NULL: answers fail from then on. */
+    void (*lost)(void *ctx);
     void *ctx;
 };
 
@@ -50,6 +53,14 @@ struct moeflux_progress server_progress(struct server *s, struct moeflux_progres
 /* Begins to accept requests. The generator was opened (generator_open); the server prepares it. Do not use or
  * close it before server_free. */
 int server_start(struct server *s, struct generator *g, struct moeflux_err *e);
+
+/* Returns 0 if no device is lost. Otherwise waits until all running answers have ended, and returns ERR_LOST
+ * with the failure of the first one: no worker uses the generator's models then, and requests wait until
+ * server_resume or server_stop. server_progress calls `loading` again, and is to open the models.
+ * ERR_INTERRUPTED: `loading` asked for the end while answers ran. */
+int server_await_loss(struct server *s, struct moeflux_err *e);
+/* Computes answers again, with the generator's new models. Errors: those of server_start. */
+int server_resume(struct server *s, struct moeflux_err *e);
 
 /* Returns "http://127.0.0.1:8080", with the actual port. */
 const char *server_url(const struct server *s);

@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "api/api_request.h"
+#include "generate/generator.h"
 #include "generate/jobs.h"
 #include "server/connections.h"
 #include "server/keys.h"
@@ -39,7 +40,8 @@ struct server {
     struct reading reading;
     struct connections connections; /* while there is a daemon */
     struct workers *workers;
-    struct generator *generator;
+    struct generator reader;     /* what connections need of the generator, without its models */
+    struct generator *generator; /* &reader, once it is set */
     struct api_request_defaults defaults;
     struct moeflux_progress loading;
     int64_t created; /* seconds since the epoch */
@@ -49,6 +51,9 @@ struct server {
     char expert_format[192], dense_format[128]; /* how the weights are stored (struct moeflux_needs) */
     bool has_jobs, has_metrics, has_reading;
     atomic_bool started;
+    atomic_bool is_lost;       /* a device is lost; until server_resume */
+    atomic_bool is_opening;    /* the model is being opened again */
+    struct moeflux_err loss;   /* why; written before is_lost */
     atomic_uint n_open;        /* open requests */
     _Atomic(uint64_t) told_ns; /* last update of the metrics */
     pthread_mutex_t notes_lock;

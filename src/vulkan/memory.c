@@ -120,6 +120,14 @@ static bool is_full(VkResult r)
     return r == VK_ERROR_OUT_OF_DEVICE_MEMORY || r == VK_ERROR_OUT_OF_HOST_MEMORY;
 }
 
+static int no_fit(const struct gpu *g, uint64_t bytes, struct moeflux_err *e)
+{
+    bool is_small = bytes < 1048576;
+    return err_set(e, ERR_NO_FIT, "%s: %.1f %s of device memory were asked for, %.1f MiB are free",
+                   g->info.name, (double)bytes / (is_small ? 1024.0 : 1048576.0), is_small ? "KiB" : "MiB",
+                   (double)gpu_free_bytes(g) / 1048576.0);
+}
+
 static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, struct moeflux_err *e)
 {
     VkMemoryRequirements need;
@@ -136,8 +144,7 @@ static int allocate(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory k
         r = take(g, type, need.size, &b->memory);
     }
     if (is_full(r))
-        return err_set(e, ERR_NO_FIT, "%s: %.1f MiB of device memory were asked for, %.1f MiB are free",
-                       g->info.name, (double)need.size / 1048576.0, (double)gpu_free_bytes(g) / 1048576.0);
+        return no_fit(g, need.size, e);
     if (r != VK_SUCCESS)
         return gpu_error(r, "vkAllocateMemory", e);
     r = g->vk.BindBufferMemory(g->device, b->buffer, b->memory, 0);

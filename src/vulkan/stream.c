@@ -3,6 +3,7 @@
 #include <sched.h>
 
 #include "base/clock.h"
+#include "base/err.h"
 #include "base/mem.h"
 #include "vulkan/device.h"
 #include "vulkan/memory.h"
@@ -63,6 +64,14 @@ void stream_close(struct stream *s)
     *s = (struct stream){0};
 }
 
+/* Fills e as gpu_error does. Of several devices the lost one is named. */
+static int fail(const struct stream *s, VkResult r, const char *call, struct moeflux_err *e)
+{
+    if (r != VK_ERROR_DEVICE_LOST)
+        return gpu_error(r, call, e);
+    return err_set(e, ERR_LOST, "%s: the device was lost (%s)", s->gpu->info.name, call);
+}
+
 /* How often a waiting host asks whether to go on. */
 #define SLICE_NS ((uint64_t)50000000)
 
@@ -94,7 +103,7 @@ int stream_wait_for(struct stream *s, uint64_t ticket, uint64_t ns, struct moefl
     s->wait_ns += clock_ns() - start;
     if (r == VK_TIMEOUT)
         return 0;
-    return r == VK_SUCCESS ? 1 : gpu_error(r, "waiting for the device", e);
+    return r == VK_SUCCESS ? 1 : fail(s, r, "vkWaitSemaphores", e);
 }
 
 static int await(struct stream *s, uint64_t ticket, struct moeflux_err *e)
@@ -324,7 +333,7 @@ static int queue_batch(struct stream *s, struct stream_batch *b, uint64_t *ticke
     VkQueue queue = s->pipelines ? s->gpu->queue : s->gpu->transfer_queue;
     VkResult r = s->gpu->vk.QueueSubmit2(queue, 1, &info, VK_NULL_HANDLE);
     if (r != VK_SUCCESS)
-        return gpu_error(r, "vkQueueSubmit2", e);
+        return fail(s, r, "vkQueueSubmit2", e);
     s->n_submits++;
     s->n_dispatches += b->n_dispatches;
     b->ticket = ++s->last_ticket;

@@ -6,11 +6,19 @@
  *
  * $MOEFLUX_VK_FAULT names a file with "KIND N": it is read at each call that it may concern.
  *   lost N       submission N, counted from the start of the program, and everything after it on its device
- *                fail with VK_ERROR_DEVICE_LOST. A device that is opened later works
+ *                fail with VK_ERROR_DEVICE_LOST. A device that is opened later works. The file is replaced by
+ *                the one with the same name and ".next", if there is one, or else removed
  *   memory N     allocation N alone fails with VK_ERROR_OUT_OF_DEVICE_MEMORY
+ *   full N       allocation N and later ones fail likewise, until the file says something else
+ *   hold N       allocation N and later ones wait until the file says something else
  *   none 0       nothing fails
+ * $MOEFLUX_VK_EMPTY=1: pipelines are not compiled, and dispatches do nothing. Copies and semaphores work, so
+ * that a program does what it always does in a hundredth of the time, with numbers that are mostly 0.
+ * $MOEFLUX_VK_SLOW=NS, with $MOEFLUX_VK_EMPTY: by the time stamps of a device, each workgroup takes so long,
+ * and so does the host's call that submits it.
  * $MOEFLUX_VK_LOG: at the end of each device a line with the numbers of submissions and allocations so
- * far, and of the memory objects that were not freed.
+ * far, of the memory objects that were not freed, the nanoseconds that its longest submission took by
+ * $MOEFLUX_VK_SLOW, their sum, and the bytes of copies between buffers.
  * $MOEFLUX_VK_KIND=integrated: devices are integrated GPUs. $MOEFLUX_VK_BUDGET="BUDGET USED", in bytes: what
  * VK_EXT_memory_budget reports of each heap; the extension is reported, too. */
 #include <fcntl.h>
@@ -40,6 +48,20 @@ static struct device {
 } devices[MAX_DEVICES];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_long n_submits, n_allocations;
+
+/* Work of the command buffers, and the time stamps that they wrote, on a slow device. */
+enum { MAX_COMMANDS = 1024, MAX_STAMPS = 8192 };
+static struct {
+    VkCommandBuffer commands;
+    uint64_t ns;
+} works[MAX_COMMANDS];
+static struct {
+    VkQueryPool pool;
+    uint32_t query;
+    uint64_t ns;
+} stamps[MAX_STAMPS];
+static uint64_t longest_ns, sum_ns;
+static atomic_ullong copied_bytes;
 
 static struct device *device_of(VkDevice handle)
 {
@@ -74,21 +96,130 @@ static bool is_hit(const char *kind, long n)
     ssize_t bytes = read(fd, text, sizeof text - 1);
     close(fd);
     return bytes > 0 && sscanf(text, "%15s %ld", found, &at) == 2 && strcmp(found, kind) == 0 &&
-           (strcmp(kind, "lost") == 0 ? n >= at : n == at);
+           (strcmp(kind, "memory") == 0 ? n == at : n >= at);
+}
+
+static bool is_empty(void)
+{
+    return getenv("MOEFLUX_VK_EMPTY") != NULL;
+}
+
+/* Returns whether submission n loses its device. If so, it removes the fault, or puts the next one in its
+ * place: one file, one loss. */
+static bool take_loss(long n)
+{
+    char next[4096];
+    const char *path = getenv("MOEFLUX_VK_FAULT");
+    pthread_mutex_lock(&lock);
+    bool is = is_hit("lost", n);
+    snprintf(next, sizeof next, "%s.next", path ? path : "");
+    if (is && rename(next, path))
+        unlink(path);
+    pthread_mutex_unlock(&lock);
+    return is;
 }
 
 #define NEXT(d, name) ((PFN_vk##name)(d)->next((d)->handle, "vk" #name))
+
+/* Returns the device whose table is the handle's first word. */
+static struct device *device_of_commands(VkCommandBuffer c)
+{
+    return device_of_queue((VkQueue)c);
+}
+
+static VKAPI_ATTR void VKAPI_CALL layer_CmdCopyBuffer(VkCommandBuffer c, VkBuffer from, VkBuffer to,
+                                                      uint32_t n, const VkBufferCopy *regions)
+{
+    struct device *d = device_of_commands(c);
+    for (uint32_t i = 0; i < n; i++)
+        copied_bytes += regions[i].size;
+    NEXT(d, CmdCopyBuffer)(c, from, to, n, regions);
+}
+
+/* ---- a slow device ---- */
+
+static uint64_t group_ns(void)
+{
+    const char *text = getenv("MOEFLUX_VK_SLOW");
+    return text ? strtoull(text, NULL, 10) : 0;
+}
+
+/* Returns the work of a command buffer. The caller holds the lock. */
+static uint64_t *work_of(VkCommandBuffer c)
+{
+    for (int i = 0; i < MAX_COMMANDS; i++)
+        if (!works[i].commands || works[i].commands == c) {
+            works[i].commands = c;
+            return &works[i].ns;
+        }
+    abort();
+}
+
+/* Returns the value of a time stamp. The caller holds the lock. */
+static uint64_t *stamp_of(VkQueryPool pool, uint32_t query)
+{
+    for (int i = 0; i < MAX_STAMPS; i++)
+        if (!stamps[i].pool || (stamps[i].pool == pool && stamps[i].query == query)) {
+            stamps[i].pool = pool;
+            stamps[i].query = query;
+            return &stamps[i].ns;
+        }
+    abort();
+}
+
+static void add_groups(VkCommandBuffer c, uint64_t n)
+{
+    pthread_mutex_lock(&lock);
+    if (group_ns())
+        *work_of(c) += n * group_ns();
+    pthread_mutex_unlock(&lock);
+}
+
+static void count_submission(const VkSubmitInfo2 *info)
+{
+    uint64_t ns = 0;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; group_ns() && i < info->commandBufferInfoCount; i++)
+        ns += *work_of(info->pCommandBufferInfos[i].commandBuffer);
+    longest_ns = ns > longest_ns ? ns : longest_ns;
+    sum_ns += ns;
+    pthread_mutex_unlock(&lock);
+    /* The host's clock measures the device, too. */
+    if (ns)
+        usleep((useconds_t)(ns / 1000));
+}
+
+static VKAPI_ATTR void VKAPI_CALL slow_write_stamp(VkCommandBuffer c, VkPipelineStageFlags2 stage,
+                                                   VkQueryPool pool, uint32_t query)
+{
+    (void)stage;
+    pthread_mutex_lock(&lock);
+    *stamp_of(pool, query) = *work_of(c);
+    pthread_mutex_unlock(&lock);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL slow_stamps(VkDevice handle, VkQueryPool pool, uint32_t first,
+                                                  uint32_t n, size_t bytes, void *out, VkDeviceSize stride,
+                                                  VkQueryResultFlags flags)
+{
+    (void)handle, (void)bytes, (void)flags;
+    pthread_mutex_lock(&lock);
+    for (uint32_t i = 0; i < n; i++)
+        memcpy((char *)out + i * stride, stamp_of(pool, first + i), sizeof(uint64_t));
+    pthread_mutex_unlock(&lock);
+    return VK_SUCCESS;
+}
 
 static VKAPI_ATTR VkResult VKAPI_CALL layer_QueueSubmit2(VkQueue queue, uint32_t n, const VkSubmitInfo2 *info,
                                                          VkFence fence)
 {
     struct device *d = device_of_queue(queue);
     long at = n_submits++;
-    /* One file, one loss: a device that is opened afterwards works. */
-    const char *path = getenv("MOEFLUX_VK_FAULT");
-    if (!d->is_lost && is_hit("lost", at)) {
+    count_submission(info);
+    if (!d->is_lost && take_loss(at)) {
+        /* Nothing runs on a device that is lost: the program may free its memory. */
+        NEXT(d, QueueWaitIdle)(queue);
         d->is_lost = true;
-        unlink(path);
     }
     return d->is_lost ? VK_ERROR_DEVICE_LOST : NEXT(d, QueueSubmit2)(queue, n, info, fence);
 }
@@ -107,15 +238,94 @@ static VKAPI_ATTR VkResult VKAPI_CALL layer_GetSemaphoreCounterValue(VkDevice ha
     return d->is_lost ? VK_ERROR_DEVICE_LOST : NEXT(d, GetSemaphoreCounterValue)(handle, s, value);
 }
 
+static VKAPI_ATTR VkResult VKAPI_CALL layer_DeviceWaitIdle(VkDevice handle)
+{
+    struct device *d = device_of(handle);
+    return d->is_lost ? VK_ERROR_DEVICE_LOST : NEXT(d, DeviceWaitIdle)(handle);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL layer_GetQueryPoolResults(VkDevice handle, VkQueryPool pool,
+                                                                uint32_t first, uint32_t n, size_t bytes,
+                                                                void *out, VkDeviceSize stride,
+                                                                VkQueryResultFlags flags)
+{
+    struct device *d = device_of(handle);
+    return d->is_lost ? VK_ERROR_DEVICE_LOST
+                      : NEXT(d, GetQueryPoolResults)(handle, pool, first, n, bytes, out, stride, flags);
+}
+
+static VKAPI_ATTR VkResult VKAPI_CALL layer_CreateComputePipelines(VkDevice handle, VkPipelineCache cache,
+                                                                   uint32_t n,
+                                                                   const VkComputePipelineCreateInfo *info,
+                                                                   const VkAllocationCallbacks *a,
+                                                                   VkPipeline *out)
+{
+    struct device *d = device_of(handle);
+    if (!is_empty())
+        return NEXT(d, CreateComputePipelines)(handle, cache, n, info, a, out);
+    for (uint32_t i = 0; i < n; i++)
+        out[i] = (VkPipeline)(uintptr_t)1;
+    return VK_SUCCESS;
+}
+
+static VKAPI_ATTR void VKAPI_CALL layer_DestroyPipeline(VkDevice handle, VkPipeline p,
+                                                        const VkAllocationCallbacks *a)
+{
+    struct device *d = device_of(handle);
+    if (!is_empty())
+        NEXT(d, DestroyPipeline)(handle, p, a);
+}
+
+/* What replaces the recording of pipelines and dispatches on an empty device. */
+static VKAPI_ATTR void VKAPI_CALL skip_bind(VkCommandBuffer c, VkPipelineBindPoint at, VkPipeline p)
+{
+    (void)c, (void)at, (void)p;
+}
+
+static VKAPI_ATTR void VKAPI_CALL skip_dispatch(VkCommandBuffer c, uint32_t x, uint32_t y, uint32_t z)
+{
+    add_groups(c, (uint64_t)x * y * z);
+}
+
+static VKAPI_ATTR void VKAPI_CALL skip_dispatch_base(VkCommandBuffer c, uint32_t x0, uint32_t y0, uint32_t z0,
+                                                     uint32_t x, uint32_t y, uint32_t z)
+{
+    (void)x0, (void)y0, (void)z0;
+    add_groups(c, (uint64_t)x * y * z);
+}
+
+static bool is_import(const VkMemoryAllocateInfo *info)
+{
+    const VkBaseInStructure *s = info->pNext;
+    while (s && s->sType != VK_STRUCTURE_TYPE_IMPORT_MEMORY_HOST_POINTER_INFO_EXT)
+        s = s->pNext;
+    return s != NULL;
+}
+
+/* Clears memory that the host can map: dispatches write no results there, and old bytes may be a NaN. */
+static void clear(const struct device *d, VkDeviceMemory m, VkDeviceSize bytes)
+{
+    void *host;
+    if (NEXT(d, MapMemory)(d->handle, m, 0, VK_WHOLE_SIZE, 0, &host) != VK_SUCCESS)
+        return;
+    memset(host, 0, bytes);
+    NEXT(d, UnmapMemory)(d->handle, m);
+}
+
 static VKAPI_ATTR VkResult VKAPI_CALL layer_AllocateMemory(VkDevice handle, const VkMemoryAllocateInfo *info,
                                                            const VkAllocationCallbacks *a,
                                                            VkDeviceMemory *out)
 {
     struct device *d = device_of(handle);
-    if (is_hit("memory", n_allocations++))
+    long at = n_allocations++;
+    while (is_hit("hold", at))
+        usleep(5000);
+    if (is_hit("memory", at) || is_hit("full", at))
         return VK_ERROR_OUT_OF_DEVICE_MEMORY;
     VkResult r = NEXT(d, AllocateMemory)(handle, info, a, out);
     d->n_memory += r == VK_SUCCESS;
+    if (r == VK_SUCCESS && is_empty() && !is_import(info))
+        clear(d, *out, info->allocationSize);
     return r;
 }
 
@@ -135,7 +345,8 @@ static VKAPI_ATTR void VKAPI_CALL layer_DestroyDevice(VkDevice handle, const VkA
     const char *log = getenv("MOEFLUX_VK_LOG");
     FILE *f = log ? fopen(log, "a") : NULL;
     if (f) {
-        fprintf(f, "%ld %ld %ld\n", (long)n_submits, (long)n_allocations, (long)d->n_memory);
+        fprintf(f, "%ld %ld %ld %llu %llu %llu\n", (long)n_submits, (long)n_allocations, (long)d->n_memory,
+                (unsigned long long)longest_ns, (unsigned long long)sum_ns, (unsigned long long)copied_bytes);
         fclose(f);
     }
     PFN_vkDestroyDevice destroy = NEXT(d, DestroyDevice);
@@ -267,6 +478,11 @@ static const struct {
 } of_device[] = {ENTRY(QueueSubmit2),
                  ENTRY(WaitSemaphores),
                  ENTRY(GetSemaphoreCounterValue),
+                 ENTRY(DeviceWaitIdle),
+                 ENTRY(CmdCopyBuffer),
+                 ENTRY(GetQueryPoolResults),
+                 ENTRY(CreateComputePipelines),
+                 ENTRY(DestroyPipeline),
                  ENTRY(AllocateMemory),
                  ENTRY(FreeMemory),
                  ENTRY(DestroyDevice),
@@ -276,13 +492,38 @@ static const struct {
                    ENTRY(GetPhysicalDeviceProperties2),
                    ENTRY(GetPhysicalDeviceMemoryProperties2),
                    ENTRY(EnumerateDeviceExtensionProperties),
-                   {"vkGetInstanceProcAddr", (PFN_vkVoidFunction)instance_proc}};
+                   {"vkGetInstanceProcAddr", (PFN_vkVoidFunction)instance_proc}},
+  of_empty[] = {{"vkCmdBindPipeline", (PFN_vkVoidFunction)skip_bind},
+                {"vkCmdDispatch", (PFN_vkVoidFunction)skip_dispatch},
+                {"vkCmdDispatchBase", (PFN_vkVoidFunction)skip_dispatch_base}};
+
+static VKAPI_ATTR VkResult VKAPI_CALL slow_begin(VkCommandBuffer c, const VkCommandBufferBeginInfo *info)
+{
+    pthread_mutex_lock(&lock);
+    *work_of(c) = 0;
+    pthread_mutex_unlock(&lock);
+    struct device *d = device_of_commands(c);
+    return NEXT(d, BeginCommandBuffer)(c, info);
+}
+
+static const struct {
+    const char *name;
+    PFN_vkVoidFunction function;
+} of_slow[] = {{"vkBeginCommandBuffer", (PFN_vkVoidFunction)slow_begin},
+               {"vkCmdWriteTimestamp2", (PFN_vkVoidFunction)slow_write_stamp},
+               {"vkGetQueryPoolResults", (PFN_vkVoidFunction)slow_stamps}};
 
 static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_proc(VkDevice handle, const char *name)
 {
+    for (size_t i = 0; group_ns() && i < sizeof of_slow / sizeof *of_slow; i++)
+        if (strcmp(name, of_slow[i].name) == 0)
+            return of_slow[i].function;
     for (size_t i = 0; i < sizeof of_device / sizeof *of_device; i++)
         if (strcmp(name, of_device[i].name) == 0)
             return of_device[i].function;
+    for (size_t i = 0; is_empty() && i < sizeof of_empty / sizeof *of_empty; i++)
+        if (strcmp(name, of_empty[i].name) == 0)
+            return of_empty[i].function;
     const struct device *d = device_of(handle);
     return d ? d->next(handle, name) : NULL;
 }

@@ -199,6 +199,23 @@ static void closing_fails_what_waits_and_refuses_what_comes(void **state)
     jobs_free(&q);
 }
 
+static void a_paused_queue_gives_no_job_and_keeps_those_that_wait(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct jobs q = new_queue(8);
+    struct choice choice = {0};
+    struct job *j = new_job(&choice);
+    check_ok(jobs_add(&q, &j, 1, &e), &e);
+    jobs_pause(&q);
+    assert_null(jobs_take(&q, 0));
+    jobs_resume(&q);
+    assert_ptr_equal(jobs_take(&q, 0), j);
+    jobs_finish(&q, j);
+    jobs_release(&q, j);
+    jobs_free(&q);
+}
+
 static void pieces_come_in_order_and_whole(void **state)
 {
     (void)state;
@@ -383,6 +400,7 @@ int main(void)
         cmocka_unit_test(a_job_goes_home_where_not_much_more_is_in_flight),
         cmocka_unit_test(a_job_without_memory_waits_until_fewer_run),
         cmocka_unit_test(closing_fails_what_waits_and_refuses_what_comes),
+        cmocka_unit_test(a_paused_queue_gives_no_job_and_keeps_those_that_wait),
         cmocka_unit_test(pieces_come_in_order_and_whole),
         cmocka_unit_test(threads_that_ask_get_their_turn_one_after_the_other),
         cmocka_unit_test(a_key_is_a_line_that_is_no_comment),

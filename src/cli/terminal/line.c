@@ -144,7 +144,7 @@ static int read_byte(EditLine *edit, struct line *l)
             return 1;
         }
         read_without_waiting();
-        enum signals_wake wake = signals_wait(STDIN_FILENO);
+        enum signals_event wake = signals_wait(STDIN_FILENO);
         if (wake == SIGNALS_INTERRUPT || wake == SIGNALS_END)
             return -1;
         if (wake == SIGNALS_REDRAW) {
