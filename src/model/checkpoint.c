@@ -44,7 +44,7 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
                         struct moeflux_err *e)
 {
     char *name;
-    int rc = c->drafts ? drafter_name(t->name, &name, e)
+    int rc = c->drafts ? drafter_name(c, t->name, &name, e)
                        : names_canonical(t->name, c->n_layers, c->family->bare_names, &name, e);
     *keep = name != NULL;
     if (rc < 0 || !name)
@@ -108,8 +108,8 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
     bool is_published = rc == 0 && has_published_name(&s.tensors, f->published_part);
     /* The drafter has no convolution, which tells otherwise. */
     is_published |= rc == 0 && m->is_drafter && has_published_convolution(s.tensors.items, s.tensors.n);
-    for (size_t i = 0; rc == 0 && f->has_drafter && i < s.tensors.n; i++)
-        m->has_drafter |= drafter_has(s.tensors.items[i].name);
+    for (size_t i = 0; rc == 0 && i < s.tensors.n; i++)
+        m->has_drafter |= drafter_has(&m->config, s.tensors.items[i].name);
     if (rc == 0)
         rc = adopt_tensors(&s.tensors, &m->config, q, &m->n_left_out, e);
     if (rc == 0 && m->is_drafter)

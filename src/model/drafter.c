@@ -12,13 +12,44 @@
 
 static const char FC[] = "model.mtp.fc.";
 
+/* Names of the layer's tensors: how they begin in files, in canonical form. NULL: a copy of a tensor of the
+ * model, left out. */
+struct renaming {
+    const char *theirs, *ours;
+};
+
+/* The names of a form, after what all of them begin with; the first one that fits counts. */
+static const struct renaming mtp[] = {
+    {"layers.0.", "model.layers.0."}, {"norm.", "model.norm."}, {"", "model.mtp."}, {NULL}};
+static const struct renaming nextn[] = {{"eh_proj.", "model.mtp.fc."},
+                                        {"enorm.", "model.mtp.pre_fc_norm_embedding."},
+                                        {"hnorm.", "model.mtp.pre_fc_norm_hidden."},
+                                        {"shared_head.norm.", "model.norm."},
+                                        {"final_layernorm.", "model.norm."},
+                                        {"shared_head.head.", NULL},
+                                        {"embed_tokens.", NULL},
+                                        {"", "model.layers.0."},
+                                        {NULL}};
+static const struct form {
+    const struct renaming *names;
+    const char *start; /* start of all names; NULL: "layers.N.", N being the number of the model's layers */
+    const char *join;  /* the matrix that every layer has */
+} forms[] = {[DRAFTER_AS_MTP] = {mtp, "mtp.", "fc."}, [DRAFTER_AS_NEXTN] = {nextn, NULL, "eh_proj."}};
+
+/* Returns whether a layer of the model has the parts that the drafter's layer has. */
+static bool is_like(const struct config *c, uint32_t layer)
+{
+    return config_has_experts(c, layer) && config_mixer(c, layer)->kind != PART_DELTA_NET &&
+           !config_shares_choice(c, layer);
+}
+
 int drafter_config(struct config *c, const char *where, struct moeflux_err *e)
 {
     uint32_t like = c->n_layers;
-    while (like > 0 && config_mixer(c, like - 1)->kind == PART_DELTA_NET)
+    while (like > 0 && !is_like(c, like - 1))
         like--;
-    if (!c->family->has_drafter || like == 0)
-        return err_set(e, ERR_UNSUPPORTED, "%s: the multi-token prediction of %s is not known", where,
+    if (!c->family->drafter || like == 0)
+        return err_set(e, ERR_UNSUPPORTED, "%s: no layer of multi-token prediction of %s is supported", where,
                        c->family->name);
     c->layers[0] = c->layers[like - 1];
     c->drafts_as = c->n_layers;
@@ -45,32 +76,53 @@ static const char *bare(const char *name)
     return name;
 }
 
-bool drafter_has(const char *source)
+/* Returns the name of one of the layer's tensors after what all of them begin with; NULL: it is another
+ * tensor's. */
+static const char *in_layer(const struct config *c, const char *name)
 {
-    return after(bare(source), "mtp.") != NULL;
+    char layer[32];
+    const struct form *f = &forms[c->family->drafter];
+    snprintf(layer, sizeof layer, "layers.%u.", c->drafts ? c->drafts_as : c->n_layers);
+    return f->names ? after(name, f->start ? f->start : layer) : NULL;
 }
 
-int drafter_name(const char *source, char **out, struct moeflux_err *e)
+bool drafter_has(const struct config *c, const char *source)
 {
-    static const char *const names[][2] = {{"mtp.layers.0.", "model.layers.0."},
-                                           {"mtp.norm.", "model.norm."},
-                                           {"mtp.", "model.mtp."},
-                                           {"norm.", "model.mtp.last_norm."},
-                                           {"embed_tokens.", "model.embed_tokens."},
-                                           {"lm_head.", "lm_head."}};
-    const char *name = bare(source);
+    const char *rest = in_layer(c, bare(source));
+    return rest && after(rest, forms[c->family->drafter].join);
+}
+
+const char *drafter_label(const struct config *c, char out[DRAFTER_LABEL])
+{
+    const struct form *f = &forms[c->family->drafter];
+    if (f->start)
+        snprintf(out, DRAFTER_LABEL, "%s%sweight", f->start, f->join);
+    else
+        snprintf(out, DRAFTER_LABEL, "model.layers.%u.%sweight", c->drafts ? c->drafts_as : c->n_layers,
+                 f->join);
+    return out;
+}
+
+int drafter_name(const struct config *c, const char *source, char **out, struct moeflux_err *e)
+{
+    static const struct renaming shared[] = {{"norm.", "model.mtp.last_norm."},
+                                             {"embed_tokens.", "model.embed_tokens."},
+                                             {"word_embeddings.", "model.embed_tokens."},
+                                             {"lm_head.", "lm_head."},
+                                             {NULL}};
+    const char *name = bare(source), *own = in_layer(c, name), *rest = NULL;
+    const struct renaming *r = own ? forms[c->family->drafter].names : shared;
+    name = own ? own : name;
+    while (r->theirs && !(rest = after(name, r->theirs)))
+        r++;
     *out = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *rest = after(name, names[i][0]);
-        if (!rest)
-            continue;
-        size_t n = strlen(names[i][1]) + strlen(rest) + 1;
-        *out = mem_new(n, 1, e);
-        if (!*out)
-            return ERR_MEMORY;
-        snprintf(*out, n, "%s%s", names[i][1], rest);
+    if (!rest || !r->ours)
         return 0;
-    }
+    size_t n = strlen(r->ours) + strlen(rest) + 1;
+    *out = mem_new(n, 1, e);
+    if (!*out)
+        return ERR_MEMORY;
+    snprintf(*out, n, "%s%s", r->ours, rest);
     return 0;
 }
 

@@ -1,4 +1,5 @@
 /* drafter.h - a checkpoint's layer of multi-token prediction, described as a model of one layer: its drafter.
+ * Its parts are those of the model's last layer that has experts and attention of its own.
  *
  * The layer's row of position p is made of the embedding of token p + 1 and of the model's hidden state after
  * token p:
@@ -23,13 +24,17 @@ struct tensor_list;
 #define DRAFTER_HIDDEN_FC      "model.mtp.fc_hidden"
 
 /* Makes the description of a model that of its drafter. where: the file that errors name. ERR_UNSUPPORTED: a
- * family whose layer is not known. */
+ * family whose layer is not supported. */
 int drafter_config(struct config *c, const char *where, struct moeflux_err *e);
-/* Returns whether a checkpoint's tensor, by its name in the file, is one of the layer's. */
-bool drafter_has(const char *source);
+/* Returns whether a checkpoint's tensor, by its name in the file, is the matrix that every such layer has. c:
+ * the model or its drafter. */
+bool drafter_has(const struct config *c, const char *source);
+/* Writes that matrix's name in files. Returns `out`. */
+enum { DRAFTER_LABEL = 48 };
+const char *drafter_label(const struct config *c, char out[DRAFTER_LABEL]);
 /* Gives the canonical form of a checkpoint's tensor name in *out (caller frees), NULL for a tensor that the
- * drafter does not have. ERR_MEMORY. */
-int drafter_name(const char *source, char **out, struct moeflux_err *e);
+ * drafter does not have. c: the drafter. ERR_MEMORY. */
+int drafter_name(const struct config *c, const char *source, char **out, struct moeflux_err *e);
 /* Splits the matrix that joins the embedding and the hidden state, under canonical names, into its two
  * halves. ERR_FORMAT names a tensor that has no halves. */
 int drafter_split(struct tensor_list *l, const char *where, struct moeflux_err *e);

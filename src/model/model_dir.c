@@ -186,6 +186,13 @@ static int open_packed(struct opening *o, struct moeflux_err *e)
     return rc < 0 ? rc : add_expert_files(o, e);
 }
 
+static int fail_no_layer(const struct model_dir *m, struct moeflux_err *e)
+{
+    char name[DRAFTER_LABEL];
+    return err_set(e, ERR_UNSUPPORTED, "%s: no tensor %s: it has no layer of multi-token prediction", m->path,
+                   drafter_label(&m->config, name));
+}
+
 static int open_plain(struct opening *o, struct moeflux_err *e)
 {
     struct model_dir *m = o->m;
@@ -200,8 +207,7 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
     m->fp8 = q.fp8;
     rc = checkpoint_open(m, &q, e);
     if (rc == 0 && m->is_drafter && !m->has_drafter)
-        rc = err_set(e, ERR_UNSUPPORTED, "%s: no tensor mtp.*: it has no layer of multi-token prediction",
-                     m->path);
+        rc = fail_no_layer(m, e);
     if (rc == 0)
         rc = model_check_tensors(m, e);
     if (rc == 0 && q.block && checkpoint_is_hugging_face(m))

@@ -50,15 +50,17 @@ for device in reference auto; do
     cmp -s "$tmp/off" "$tmp/mtp" || fault "$device: $(cat "$tmp/off" "$tmp/mtp")"
 done
 
-claim a_gguf_file_with_the_layer_proposes_too
-python3 tests/lib/gguf_drafter.py tests/models/gguf/qwen35moe.gguf "$tmp/nextn.gguf"
-for kind in off mtp; do
-    run 0 "$MOEFLUX" -m "$tmp/nextn.gguf" --device cpu --raw -p 'a b c' --temp 0 -n 40 --ignore-eos --json \
-        --draft $kind
-    json 'j["tokens"]' >"$tmp/$kind"
+claim gguf_files_with_the_layer_propose_too
+for name in qwen35moe glm4moe glmdsa; do
+    python3 tests/lib/gguf_drafter.py tests/models/gguf/$name.gguf "$tmp/nextn.gguf"
+    for kind in off mtp; do
+        run 0 "$MOEFLUX" -m "$tmp/nextn.gguf" --device cpu --raw -p 'a b c' --temp 0 -n 40 --ignore-eos --json \
+            --draft $kind
+        json 'j["tokens"]' >"$tmp/$kind"
+    done
+    json_is 'j["drafted_tokens"] > 20' True
+    cmp -s "$tmp/off" "$tmp/mtp" || fault "$name: $(cat "$tmp/off" "$tmp/mtp")"
 done
-json_is 'j["drafted_tokens"] > 20' True
-cmp -s "$tmp/off" "$tmp/mtp" || fault "$(cat "$tmp/off" "$tmp/mtp")"
 fails 1 'nextn.eh_proj' -m tests/models/gguf/qwen35moe.gguf --device cpu --raw -p a --draft mtp
 
 claim where_it_cannot_be_used_one_line_says_so
