@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "engine/run/work.h"
 #include "engine/sequence.h"
+#include "engine/state/stores.h"
 
 static uint32_t hidden_of(const struct moeflux_session *s)
 {
@@ -204,6 +205,59 @@ int drafter_follow(struct moeflux_session *s, struct moeflux_err *e)
     memmove(d->waiting, d->waiting + n * row, d->n * row * sizeof *d->waiting);
     return 0;
 }
+
+/* ---- states ---- */
+
+bool drafter_has_rows(const struct moeflux_session *s)
+{
+    const struct drafter_rows *d = &s->drafter;
+    return d->rows && d->mark == s->mark && d->end == s->pos && s->pos > 0 && d->n <= VERIFY_ROWS;
+}
+
+int drafter_reserve(struct moeflux_session *s, uint32_t n, struct moeflux_err *e)
+{
+    begin_at(&s->drafter, 0);
+    return sequence_reserve(s->drafter.rows, n, e);
+}
+
+void drafter_put_back(struct moeflux_session *s, uint32_t n_rows, uint32_t base, uint32_t n_waiting)
+{
+    struct drafter_rows *d = &s->drafter;
+    struct moeflux_session *r = d->rows;
+    for (uint32_t i = 0; i < n_rows; i++)
+        r->history[i] = base + i + 1 < s->pos ? s->history[base + i + 1] : -1;
+    sequence_set_position(r, n_rows, 0);
+    r->window_from = stores_first_in_windows(r->model, n_rows);
+    d->base = base;
+    d->n = n_waiting;
+    d->end = s->pos;
+    d->mark = s->mark;
+}
+
+int drafter_fork(struct moeflux_session *to, struct moeflux_session *from, struct moeflux_err *e)
+{
+    const struct drafter_rows *a = &from->drafter;
+    struct drafter_rows *b = &to->drafter;
+    uint64_t row = hidden_of(to);
+    if (!b->rows)
+        return 0;
+    begin_at(b, to->pos);
+    if (a->mark != from->mark || a->end != from->pos || to->pos <= a->base)
+        return 0;
+    uint32_t n = to->pos - a->base, n_rows = (uint32_t)size_min(n, a->rows->pos);
+    int rc = moeflux_session_fork(b->rows, a->rows, n_rows, e);
+    if (rc == ERR_USAGE) /* they cannot be cut there */
+        return 0;
+    if (rc < 0)
+        return give_up(b, rc);
+    b->n = n - n_rows;
+    memcpy(b->waiting, a->waiting, b->n * row * sizeof *a->waiting);
+    b->base = a->base;
+    b->mark = to->mark;
+    return 0;
+}
+
+/* ---- proposals ---- */
 
 static int32_t largest(const float *logits, uint32_t n)
 {

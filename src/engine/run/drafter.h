@@ -5,8 +5,8 @@
  * its position and the next token. So each evaluation of the model leaves hidden states here, and the rows
  * follow when their tokens are known: after each chunk of a prompt, and before a proposal.
  *
- * Proposals never change an answer, so rows may be missing: after a state was loaded, or where a text was cut
- * before the last rows, they begin again from there. */
+ * Saved states and forks have the rows. Proposals never change an answer, so rows may be missing: after a
+ * state without them was loaded, or where a text was cut before the last rows, they begin again from there. */
 #ifndef MOEFLUX_ENGINE_RUN_DRAFTER_H
 #define MOEFLUX_ENGINE_RUN_DRAFTER_H
 
@@ -54,6 +54,18 @@ bool drafter_wants(const struct moeflux_model *m);
 void drafter_take(const struct work *w, const float *hidden);
 /* Takes that of the next token of a chain, before the sequence advances. */
 void drafter_take_chained(struct moeflux_session *s, uint32_t at);
+
+/* Returns whether the rows go on at the sequence's position, so that a saved state has them. At most
+ * VERIFY_ROWS hidden states wait then. */
+bool drafter_has_rows(const struct moeflux_session *s);
+/* Empties the rows and makes room for n. Errors: those of sequence_reserve. */
+int drafter_reserve(struct moeflux_session *s, uint32_t n, struct moeflux_err *e);
+/* Takes n_rows rows from position `base` on and n_waiting hidden states, which were read, for the sequence's
+ * position. */
+void drafter_put_back(struct moeflux_session *s, uint32_t n_rows, uint32_t base, uint32_t n_waiting);
+/* Takes the rows of `from` before the position of `to`, which was forked from it. No memory for them ends the
+ * rows. */
+int drafter_fork(struct moeflux_session *to, struct moeflux_session *from, struct moeflux_err *e);
 
 /* Computes the rows whose tokens are known. No memory for them, or an interruption, ends the rows. */
 int drafter_follow(struct moeflux_session *s, struct moeflux_err *e);
