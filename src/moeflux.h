@@ -783,7 +783,8 @@ struct moeflux_needs {
     bool is_gguf;
     bool is_sketch;      /* `dir` is only a config.json: sizes are computed, there are no files */
     bool is_assumed;     /* is_sketch without a quantization table: formats of `moeflux convert` */
-    uint32_t n_left_out; /* tensors of other parts: vision, multi-token prediction */
+    bool has_drafter;    /* the files have a layer of multi-token prediction (moeflux_options.drafter) */
+    uint32_t n_left_out; /* tensors of other parts, such as vision */
     uint64_t n_params, n_active_params, n_expert_params;
     uint64_t dense_bytes;           /* the resident part, on disk and in memory */
     uint64_t table_bytes;           /* n-gram tables on disk; a token reads some rows */

@@ -86,10 +86,33 @@ static const char *in_layer(const struct config *c, const char *name)
     return f->names ? after(name, f->start ? f->start : layer) : NULL;
 }
 
-bool drafter_has(const struct config *c, const char *source)
+/* Finds the first renaming that fits a name; *rest is what follows. NULL: none does. */
+static const struct renaming *find_renaming(const struct renaming *r, const char *name, const char **rest)
 {
-    const char *rest = in_layer(c, bare(source));
-    return rest && after(rest, forms[c->family->drafter].join);
+    *rest = NULL;
+    while (r->theirs && !(*rest = after(name, r->theirs)))
+        r++;
+    return r->theirs ? r : NULL;
+}
+
+uint32_t drafter_part(const struct config *c, const char *source)
+{
+    static const char *const parts[] = {"model.mtp.fc.", "model.mtp.pre_fc_norm_embedding.",
+                                        "model.mtp.pre_fc_norm_hidden.", "model.norm."};
+    char ours[64] = "";
+    const char *rest = NULL, *own = in_layer(c, bare(source));
+    const struct renaming *r = own ? find_renaming(forms[c->family->drafter].names, own, &rest) : NULL;
+    uint32_t i = 0, n = sizeof parts / sizeof *parts;
+    if (r && r->ours)
+        snprintf(ours, sizeof ours, "%s%.40s", r->ours, rest);
+    while (i < n && !after(ours, parts[i]))
+        i++;
+    return i < n ? 1u << i : 0;
+}
+
+bool drafter_takes(const struct config *c, const char *source)
+{
+    return in_layer(c, bare(source)) != NULL;
 }
 
 const char *drafter_label(const struct config *c, char out[DRAFTER_LABEL])
@@ -110,13 +133,11 @@ int drafter_name(const struct config *c, const char *source, char **out, struct 
                                              {"word_embeddings.", "model.embed_tokens."},
                                              {"lm_head.", "lm_head."},
                                              {NULL}};
-    const char *name = bare(source), *own = in_layer(c, name), *rest = NULL;
-    const struct renaming *r = own ? forms[c->family->drafter].names : shared;
-    name = own ? own : name;
-    while (r->theirs && !(rest = after(name, r->theirs)))
-        r++;
+    const char *name = bare(source), *own = in_layer(c, name), *rest;
+    const struct renaming *r =
+        find_renaming(own ? forms[c->family->drafter].names : shared, own ? own : name, &rest);
     *out = NULL;
-    if (!rest || !r->ours)
+    if (!r || !r->ours)
         return 0;
     size_t n = strlen(r->ours) + strlen(rest) + 1;
     *out = mem_new(n, 1, e);
@@ -124,6 +145,11 @@ int drafter_name(const struct config *c, const char *source, char **out, struct 
         return ERR_MEMORY;
     snprintf(*out, n, "%s%s", r->ours, rest);
     return 0;
+}
+
+bool drafter_shares(const char *name)
+{
+    return after(name, "model.embed_tokens") || after(name, "lm_head");
 }
 
 /* Describes one half of the columns of `whole`. */

@@ -60,8 +60,31 @@ for name in qwen35moe glm4moe glmdsa; do
     done
     json_is 'j["drafted_tokens"] > 20' True
     cmp -s "$tmp/off" "$tmp/mtp" || fault "$name: $(cat "$tmp/off" "$tmp/mtp")"
+    run 0 "$MOEFLUX" inspect "$tmp/nextn.gguf" --json
+    json_is 'j["multi_token_prediction"], j["tensors_left_out"]' '(True, 0)'
 done
 fails 1 'nextn.eh_proj' -m tests/models/gguf/qwen35moe.gguf --device cpu --raw -p a --draft mtp
+
+claim convert_keeps_the_layer
+convert_keeps() {
+    run 0 "$MOEFLUX" convert "$1" "$tmp/kept"
+    run 0 "$MOEFLUX" inspect "$tmp/kept" --json
+    json_is 'j["multi_token_prediction"]' True
+    for kind in off mtp; do
+        run 0 "$MOEFLUX" -m "$tmp/kept" --device cpu --raw -p 'a b c' --temp 0 -n 40 --ignore-eos --json --draft $kind
+        json 'j["tokens"]' >"$tmp/$kind"
+    done
+    json_is 'j["drafted_tokens"] > 20' True
+    cmp -s "$tmp/off" "$tmp/mtp" || fault "$1: $(cat "$tmp/off" "$tmp/mtp")"
+    run 0 "$MOEFLUX" convert --verify "$tmp/kept"
+    rm -r "$tmp/kept"
+}
+convert_keeps "$model"
+convert_keeps "$tmp/nextn.gguf"
+run 0 "$MOEFLUX" convert --no-mtp "$model" "$tmp/kept"
+run 0 "$MOEFLUX" inspect "$tmp/kept" --json
+json_is 'j["multi_token_prediction"]' False
+fails 1 "$tmp/kept: no mtp" -m "$tmp/kept" --device cpu -p a --draft mtp
 
 claim where_it_cannot_be_used_one_line_says_so
 run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/packed"

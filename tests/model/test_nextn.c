@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "check.h"
+#include "convert/check.h"
+#include "convert/convert.h"
 #include "device.h"
 #include "engine/run/drafter.h"
 #include "engine/sequence.h"
@@ -22,18 +24,21 @@ static const struct source {
     const char *dir;
     uint32_t n_layers, like; /* layers of the model; the one that the new layer is a copy of */
     const char *norm;        /* the new layer's own norm, in the file */
+    bool has_codes;          /* MLX's */
 } sources[] = {
-    {"tests/models/sources/deepseek/mlx", 3, 2, "shared_head.norm"},
-    {"tests/models/sources/deepseek/hf", 3, 2, "shared_head.norm"},
-    {"tests/models/families/glm-odd", 2, 1, "shared_head.norm"},
-    {"tests/models/families/glm-plain", 3, 2, "shared_head.norm"},
-    {"tests/models/families/glmlite-odd", 3, 2, "shared_head.norm"},
-    {"tests/models/families/glmlite-plain", 3, 2, "shared_head.norm"},
-    {"tests/models/families/glm5-mlx", 2, 1, "shared_head.norm"},
-    {"tests/models/families/glm5-odd", 3, 0, "shared_head.norm"},   /* the last is dense, the second shares */
-    {"tests/models/families/glm5-plain", 3, 1, "shared_head.norm"}, /* the last has no choice of its own */
-    {"tests/models/families/dsv32", 2, 1, "shared_head.norm"},
-    {"tests/models/families/ling-tiny", 3, 2, "final_layernorm"},
+    {"tests/models/sources/deepseek/mlx", 3, 2, "shared_head.norm", true},
+    {"tests/models/sources/deepseek/hf", 3, 2, "shared_head.norm", false},
+    {"tests/models/families/glm-odd", 2, 1, "shared_head.norm", true},
+    {"tests/models/families/glm-plain", 3, 2, "shared_head.norm", true},
+    {"tests/models/families/glmlite-odd", 3, 2, "shared_head.norm", true},
+    {"tests/models/families/glmlite-plain", 3, 2, "shared_head.norm", true},
+    {"tests/models/families/glm5-mlx", 2, 1, "shared_head.norm", true},
+    {"tests/models/families/glm5-odd", 3, 0, "shared_head.norm",
+     false}, /* the last is dense, the second shares */
+    {"tests/models/families/glm5-plain", 3, 1, "shared_head.norm",
+     false}, /* the last has no choice of its own */
+    {"tests/models/families/dsv32", 2, 1, "shared_head.norm", false},
+    {"tests/models/families/ling-tiny", 3, 2, "final_layernorm", false},
 };
 
 /* What the new tensors are made of. */
@@ -215,9 +220,9 @@ static void eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, floa
 /* Rows after which logits are compared: a chunk, single tokens, a chunk, the layer's own hidden state. */
 static const uint32_t ends[] = {9, 10, 11, N, ROWS};
 enum { N_ENDS = sizeof ends / sizeof *ends };
-static float drafted[N_ENDS][MOST_VOCAB], expected[MOST_VOCAB];
+static float drafted[N_ENDS][MOST_VOCAB], converted[N_ENDS][MOST_VOCAB], expected[MOST_VOCAB];
 
-static void draft(const char *dir)
+static void draft(const char *dir, float logits[N_ENDS][MOST_VOCAB])
 {
     struct moeflux_model *m;
     struct moeflux_session *s;
@@ -232,12 +237,24 @@ static void draft(const char *dir)
         s->drafter.fed_is_own = is_own;
         if (is_own)
             join(N, s->drafter.own, given.own, eps);
-        eval(s, given.ids + s->pos, ends[i] - s->pos, drafted[i]);
+        eval(s, given.ids + s->pos, ends[i] - s->pos, logits[i]);
     }
     for (uint32_t i = 0; i < N; i++)
         join(i, given.states + (size_t)i * given.hidden, given.last, eps);
     moeflux_session_free(s);
     moeflux_model_close(m);
+}
+
+static void expect_near(const float *found, const float *wanted, double most, uint32_t row)
+{
+    double largest = 0, off = 0;
+    for (uint32_t k = 0; k < given.vocab; k++) {
+        largest = fmax(largest, fabs((double)wanted[k]));
+        off = fmax(off, fabs((double)found[k] - (double)wanted[k]));
+    }
+    if (!(off <= most * largest) || largest == 0)
+        fail_msg("%s, after row %u: logits differ by %g, the largest is %g", given.source->dir, row, off,
+                 largest);
 }
 
 static void compare(const char *dir)
@@ -249,17 +266,10 @@ static void compare(const char *dir)
     check_ok(moeflux_session_new(&s, m, CONTEXT, &e), &e);
     for (int i = 0; i < N_ENDS; i++) {
         int32_t ids[ROWS];
-        double largest = 0, off = 0;
         for (uint32_t k = 0; k < ROWS; k++)
             ids[k] = (int32_t)k;
         eval(s, ids + s->pos, ends[i] - s->pos, expected);
-        for (uint32_t k = 0; k < given.vocab; k++) {
-            largest = fmax(largest, fabs((double)expected[k]));
-            off = fmax(off, fabs((double)drafted[i][k] - (double)expected[k]));
-        }
-        if (!(off <= 1e-4 * largest) || largest == 0)
-            fail_msg("%s, after row %u: logits differ by %g, the largest is %g", given.source->dir, ends[i],
-                     off, largest);
+        expect_near(drafted[i], expected, 1e-4, ends[i]);
     }
     moeflux_session_free(s);
     moeflux_model_close(m);
@@ -280,8 +290,38 @@ static void logits_are_those_of_the_layer_by_itself(void **unused)
             if (is_reference)
                 compare(dir);
             else
-                draft(dir);
+                draft(dir, drafted);
         }
+    }
+    tmp_tree_remove(tmp);
+}
+
+/* Conversion copies codes and makes others of 8 bits. */
+static void converted_layers_have_the_same_logits(void **unused)
+{
+    (void)unused;
+    char *tmp = tmp_tree_new();
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        char name[32];
+        struct convert_result r;
+        struct moeflux_err e = {0};
+        make_given(&sources[i]);
+        given.is_reference = false;
+        snprintf(name, sizeof name, "%zu", i);
+        const char *dir = tmp_tree_path(tmp, name), *packed = tmp_tree_path(dir, "packed");
+        st_writer_rewrite(sources[i].dir, dir, map);
+        draft(dir, drafted);
+        bool has_codes = sources[i].has_codes;
+        const struct convert_options o = {
+            .src = dir, .dst = packed, .settings.bits = has_codes ? 0 : 8, .verify = true};
+        check_ok(convert_run(&o, &r, &e), &e);
+        assert_true(r.has_drafter);
+        draft(packed, converted);
+        for (int k = 0; k < N_ENDS; k++)
+            expect_near(converted[k], drafted[k], has_codes ? 1e-5 : 0.05, ends[k]);
+        check_ok(convert_check(&(struct convert_check){.dir = packed}, &e), &e);
+        tmp_tree_replace(tmp_tree_path(packed, "mtp"), "config.json", "{", " {");
+        assert_int_equal(convert_check(&(struct convert_check){.dir = packed}, &e), ERR_IO);
     }
     tmp_tree_remove(tmp);
 }
@@ -301,6 +341,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_those_of_the_layer_by_itself),
+        cmocka_unit_test(converted_layers_have_the_same_logits),
         cmocka_unit_test(a_checkpoint_without_the_layer_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
