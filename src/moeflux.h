@@ -197,6 +197,9 @@ struct moeflux_options {
      * MOEFLUX_ERR_UNSUPPORTED: the checkpoint has none, several devices share the layers, or experts are
      * streamed. */
     bool drafter;
+    /* Opens it if the model has it, one device holds all experts and there is memory. An answer whose draft
+     * is auto uses it where that saves time. */
+    bool drafter_auto;
     bool profile;                     /* time every kernel (moeflux_stats.ops) */
     struct moeflux_progress progress; /* reports loading weights and evaluating prompts */
     /* Called from any thread, once for each device: a read of an expert failed and was tried again. */

@@ -213,6 +213,26 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     return model_open(out, o, h, NULL, e);
 }
 
+/* Opens the drafter that was asked for. If the options leave that to the model: one that can be used and for
+ * which there is memory. */
+static int open_drafter(struct moeflux_model *m, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    if (o->drafter)
+        return drafter_open(m, o, e);
+    if (!m->keeps_hidden)
+        return 0;
+    int rc = drafter_open(m, o, &why);
+    if (rc < 0 && rc != ERR_NO_FIT && rc != ERR_UNSUPPORTED && rc != ERR_MEMORY)
+        return err_set(e, why.code, "%s", why.text);
+    if (rc < 0) {
+        moeflux_model_close(m->drafter);
+        m->drafter = NULL;
+    }
+    m->keeps_hidden = m->drafter_waits = rc == 0;
+    return 0;
+}
+
 static int open_model(struct moeflux_model **out, const struct moeflux_options *o, const struct opening *how,
                       struct moeflux_err *e)
 {
@@ -228,7 +248,7 @@ static int open_model(struct moeflux_model **out, const struct moeflux_options *
         rc = load_plan_check(o, e);
     if (rc == 0)
         rc = load_plan_open_model(&m->dir, o, how->is_drafter, e);
-    m->keeps_hidden = o->drafter || how->is_drafter;
+    m->keeps_hidden = o->drafter || how->is_drafter || (o->drafter_auto && m->dir.has_drafter);
     if (rc == 0)
         rc = open_trace(m, how->trace, e);
     if (rc == 0)
@@ -247,8 +267,8 @@ static int open_model(struct moeflux_model **out, const struct moeflux_options *
         rc = open_experts(m, &p, o, how->hooks, e);
     if (rc == 0)
         rc = await_kernels(m, e);
-    if (rc == 0 && o->drafter && !how->is_drafter)
-        rc = drafter_open(m, o, e);
+    if (rc == 0 && !how->is_drafter)
+        rc = open_drafter(m, o, e);
     if (rc < 0) {
         moeflux_model_close(m);
         return rc;

@@ -21,7 +21,8 @@ struct moeflux_model {
     char device_names[512];        /* names of all devices, joined by " + " */
     uint32_t n_cpu_layers;         /* moeflux_options.n_cpu_layers, at most all */
     struct moeflux_model *drafter; /* proposes tokens (run/drafter.h); NULL: none. Owned */
-    bool keeps_hidden;             /* drafter_wants */
+    bool keeps_hidden;             /* evaluations leave hidden states (drafter.h) */
+    bool drafter_waits;            /* new sequences begin with DRAFTER_WAITS */
     struct prefer prefer;
     struct by_token by_token;
     struct trace_writer *trace; /* NULL: choices are not recorded */

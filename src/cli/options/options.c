@@ -640,6 +640,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     if (o->draft) /* options_check has parsed it */
         draft_options_parse(&draft, "--draft", o->draft, NULL);
     out->drafter = draft.kind == DRAFT_MTP;
+    out->drafter_auto = draft.kind == DRAFT_AUTO && !o->bench && !o->perplexity;
     out->profile = o->stats;
 }
 
