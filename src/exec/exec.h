@@ -75,10 +75,11 @@ struct exec_options {
     /* A named Vulkan device is taken from here if it is there, and is put back by exec_close (exec/shelf.h).
      * Outlives the exec */
     struct exec_shelf *shelf;
+    /* An open exec of the same device, which outlives this one: operations may read its memory. On the cpu
+     * its threads compute for this one too, alternately; n_threads is ignored then. One of another kind has
+     * no effect */
+    const struct exec *shares_with;
     /* The rest applies to the cpu. */
-    /* An exec whose threads compute for this one too, alternately; n_threads is ignored then. NULL, or not an
-     * exec of the cpu: threads of its own */
-    const struct exec *shares_threads_with;
     uint32_t n_threads;      /* 0: as many as computations gain from (base/cores.h) */
     const char *isa;         /* instruction set (cpu/isa.h); NULL: the fastest that this processor has */
     const char *system_root; /* prefix of /sys when memory nodes are looked up, for tests; NULL: none */

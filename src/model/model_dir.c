@@ -242,9 +242,12 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
     return rc < 0 ? rc : expert_places_from_tensors(m, e);
 }
 
-/* Counts a tensor, except numbers of routed experts, which are counted with their places. */
+/* Counts a tensor, except numbers of routed experts, which are counted with their places, and what a drafter
+ * has of its model. */
 static void count_bytes(struct model_dir *m, const struct tensor *t)
 {
+    if (m->is_drafter && drafter_shares(t->name))
+        return;
     if (table_has(t->name))
         m->table_bytes += t->bytes;
     else if (!expert_tensors_has(t->name) || str_ends_with(t->name, "_proj.bias"))

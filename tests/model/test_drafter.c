@@ -100,6 +100,18 @@ static void propose(struct moeflux_session *s, int32_t id, int32_t out[3], int n
     assert_int_equal(drafter_propose(s, id, 3, out, &e), n);
 }
 
+static void embedding_and_head_are_the_models(void **unused)
+{
+    (void)unused;
+    struct moeflux_model *m = open_model();
+    const struct loader *l = &m->stages[0].loader, *own = &m->drafter->stages[0].loader;
+    assert_true(l->embedding.weight && l->head.weight);
+    assert_int_equal(own->embedding.weight, l->embedding.weight);
+    assert_int_equal(own->head.scales, l->head.scales);
+    assert_int_equal(own->loaded_bytes, m->drafter->dir.dense_bytes);
+    moeflux_model_close(m);
+}
+
 static void rows_follow_the_sequence(void **unused)
 {
     (void)unused;
@@ -247,6 +259,7 @@ int main(void)
     const struct CMUnitTest everywhere[] = {
         cmocka_unit_test(logits_agree_with_the_reference),
         cmocka_unit_test(rows_follow_the_sequence),
+        cmocka_unit_test(embedding_and_head_are_the_models),
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(forks_and_saved_states_have_the_rows),

@@ -44,7 +44,7 @@ int drafter_open(struct moeflux_model *m, const struct moeflux_options *o, struc
     own.active_experts = 0;
     own.expert_share = 0;
     take_the_rest(&own, m, o);
-    int rc = model_open_drafter(&m->drafter, &own, m->stages[0].exec, e);
+    int rc = model_open_drafter(m, &own, e);
     if (rc < 0)
         return rc;
     return m->drafter->resident
