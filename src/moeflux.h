@@ -296,6 +296,8 @@ struct moeflux_stats { /* since open or the last moeflux_model_reset_stats */
     uint64_t n_promoted, n_demoted;          /* experts copied from host to device, from device to host */
     uint64_t weights_bytes, state_bytes;     /* device memory of dense weights, of this model's sessions */
     uint64_t weights_mapped_bytes;           /* part of weights_bytes: used in the mapped files, not copied */
+    /* memory of the layer of multi-token prediction: weights, experts, states; 0: it is not open */
+    uint64_t drafter_bytes;
     uint64_t device_used_bytes; /* device memory of the process as the driver counts it; 0: unknown */
     uint64_t gpu_ns;            /* sum of ops, if moeflux_options.profile is set */
     struct moeflux_op_time ops[MOEFLUX_MAX_OPS];
@@ -850,9 +852,12 @@ struct moeflux_plan {
     /* Most bytes of experts on the device, and on the host where that is other memory (else 0). */
     uint64_t device_room_bytes, host_room_bytes;
     uint64_t cpu_scratch_bytes; /* host memory for computing experts on the CPU, and for n-gram rows */
-    bool experts_resident;      /* every expert has a slot: nothing is read after open */
-    char expert_io[1200];       /* how experts are read, and why */
-    uint32_t n_devices;         /* devices that share the layers; the members above are their sums */
+    /* Memory of the layer of multi-token prediction (moeflux_options.drafter, drafter_auto): weights, states,
+     * activations, experts; 0: it is not opened. */
+    uint64_t drafter_bytes;
+    bool experts_resident; /* every expert has a slot: nothing is read after open */
+    char expert_io[1200];  /* how experts are read, and why */
+    uint32_t n_devices;    /* devices that share the layers; the members above are their sums */
     struct moeflux_plan_device devices[MOEFLUX_MAX_DEVICES];
 };
 /* Makes the plan. Errors: those of moeflux_model_open, such as _NO_FIT with the numbers, _UNSUPPORTED and

@@ -86,6 +86,24 @@ run 0 "$MOEFLUX" inspect "$tmp/kept" --json
 json_is 'j["multi_token_prediction"]' False
 fails 1 "$tmp/kept: no mtp" -m "$tmp/kept" --device cpu -p a --draft mtp
 
+claim the_plan_and_statistics_count_the_layer
+for kind in mtp auto off; do
+    run 0 "$MOEFLUX" -m "$model" --device cpu --plan --json --draft $kind
+    json 'j["multi_token_prediction_bytes"]' >"$tmp/$kind"
+done
+cmp -s "$tmp/mtp" "$tmp/auto" || fault "$(cat "$tmp/mtp" "$tmp/auto")"
+echo 0 | cmp -s - "$tmp/off" || fault "$(cat "$tmp/off")"
+[ "$(cat "$tmp/mtp")" -gt 1000000 ] || fault "$(cat "$tmp/mtp")"
+run 0 "$MOEFLUX" "$@" --temp 0 -n 8 --json=full --draft mtp
+json_is '1000000 < j["stats"]["multi_token_prediction_bytes"] <= '"$(cat "$tmp/mtp")" True
+
+claim auto_tries_it_and_answers_the_same
+run 0 "$MOEFLUX" "$@" --temp 0.8 -s 3 -n 400 --json --draft off
+plain=$(json "$answer")
+run 0 "$MOEFLUX" "$@" --temp 0.8 -s 3 -n 400 --json
+json_is "$answer" "$plain"
+json_is 'j["drafted_tokens"] > 0' True
+
 claim where_it_cannot_be_used_one_line_says_so
 run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/packed"
 fails 1 'tests/models/tiny: .*mtp' -m tests/models/tiny --device cpu -p a --draft mtp
