@@ -143,9 +143,11 @@ int draft_new(struct draft **out, const struct draft_options *o, struct generato
 {
     uint32_t rows = verify_most(g->model), most = o->most ? o->most : DRAFT_MOST;
     *out = NULL;
-    set_use(o, g);
-    if (o->kind == DRAFT_OFF || (o->kind == DRAFT_AUTO && !verify_pays(g->model)))
+    if (o->kind == DRAFT_OFF || (o->kind == DRAFT_AUTO && !verify_pays(g->model))) {
+        drafter_set_use(g->sequence, DRAFTER_RESTS);
         return 0;
+    }
+    set_use(o, g);
     if (rows < 2)
         return refuse(o, e);
     if (o->kind == DRAFT_MTP && !g->model->drafter)

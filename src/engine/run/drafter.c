@@ -54,27 +54,22 @@ int drafter_open(struct moeflux_model *m, const struct moeflux_options *o, struc
 
 bool drafter_wants(const struct moeflux_session *s)
 {
-    return s->model->keeps_hidden && s->drafter.use != DRAFTER_RESTS;
+    return s->drafter.rows && s->drafter.use != DRAFTER_RESTS;
 }
 
 void drafter_set_use(struct moeflux_session *s, enum drafter_use use)
 {
-    s->drafter.use = use;
+    s->drafter.use = s->drafter.rows ? use : DRAFTER_RESTS;
 }
 
 /* ---- a sequence ---- */
 
-int drafter_begin(struct moeflux_session *s, struct moeflux_err *e)
+/* Makes the drafter's sequence and what goes to it. */
+static int make_rows(struct moeflux_session *s, struct moeflux_err *e)
 {
     struct drafter_rows *d = &s->drafter;
     const struct moeflux_model *m = s->model;
     uint32_t hidden = hidden_of(s);
-    if (m->dir.config.drafts) {
-        d->own = mem_new(hidden, sizeof *d->own, e);
-        return d->own ? 0 : ERR_MEMORY;
-    }
-    if (!m->drafter)
-        return 0;
     d->use = m->drafter_waits ? DRAFTER_WAITS : DRAFTER_FOLLOWS;
     d->cap = m->max_chunk + VERIFY_ROWS;
     d->waiting = mem_new((uint64_t)d->cap * hidden, sizeof *d->waiting, e);
@@ -84,6 +79,29 @@ int drafter_begin(struct moeflux_session *s, struct moeflux_err *e)
     if (!d->waiting || !d->chain || !d->ids || !d->logits)
         return ERR_MEMORY;
     return moeflux_session_new(&d->rows, m->drafter, s->max_context, e);
+}
+
+int drafter_begin(struct moeflux_session *s, struct moeflux_err *e)
+{
+    struct drafter_rows *d = &s->drafter;
+    const struct moeflux_model *m = s->model;
+    struct moeflux_err why = {0};
+    if (m->dir.config.drafts) {
+        d->own = mem_new(hidden_of(s), sizeof *d->own, e);
+        return d->own ? 0 : ERR_MEMORY;
+    }
+    if (!m->drafter)
+        return 0;
+    int rc = make_rows(s, &why);
+    if (rc == 0)
+        return 0;
+    /* Nobody asked for it: the sequence does without. */
+    if (m->drafter_waits && (rc == ERR_NO_FIT || rc == ERR_MEMORY)) {
+        drafter_end(s);
+        d->use = DRAFTER_RESTS;
+        return 0;
+    }
+    return err_set(e, why.code, "%s", why.text);
 }
 
 void drafter_end(struct moeflux_session *s)

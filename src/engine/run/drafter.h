@@ -58,8 +58,7 @@ void drafter_end(struct moeflux_session *s);
 
 /* Sets what a sequence keeps, from its next token on. */
 void drafter_set_use(struct moeflux_session *s, enum drafter_use use);
-/* Returns whether a sequence's evaluations leave hidden states: its model is a drafter, or has one that does
- * not rest. */
+/* Returns whether a sequence's evaluations leave hidden states for a drafter that does not rest. */
 bool drafter_wants(const struct moeflux_session *s);
 /* Takes the hidden states of a finished evaluation, f32 [n][hidden]; the caller has the stage's turn. */
 void drafter_take(const struct work *w, const float *hidden);

@@ -219,6 +219,7 @@ static void get_drafter(struct source *r)
     const struct snapshot_drafter *d = &r->drafter;
     struct snapshot_drafter head;
     uint64_t end = r->total - sizeof(uint64_t);
+    r->takes_drafter &= s->drafter.rows != NULL;
     while (!r->takes_drafter && r->rc == 0 && r->at < end)
         get(r, r->piece, size_min(end - r->at, SNAPSHOT_PIECE));
     if (!r->takes_drafter)
