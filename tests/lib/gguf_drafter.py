@@ -1,5 +1,6 @@
-"""Adds a layer of multi-token prediction to a GGUF file, or replaces what it has of one: the tensors of its last layer with
-attention once more, and a join that halves the embedding and the hidden state. usage: gguf_drafter.py SOURCE RESULT"""
+"""Adds a layer of multi-token prediction to a GGUF file, or replaces what it has of one: the tensors of its last
+layer with attention once more, and a join that halves the embedding and the hidden state.
+usage: gguf_drafter.py SOURCE RESULT"""
 import struct, sys
 
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}

@@ -139,9 +139,11 @@ static int add_drafter(struct moeflux_plan *to, const struct model_dir *m, const
     struct moeflux_options own = *o;
     struct model_dir layer;
     struct stage_plan p;
-    bool is_wanted = o->drafter || (o->drafter_auto && m->has_drafter && d->n == 1 && to->experts_resident &&
-                                    to->n_cpu_layers == 0);
-    if (!is_wanted || m->is_sketch)
+    const struct exec_caps caps = exec_get_caps(d->execs[0]);
+    /* Batched decode in matrix arithmetic takes no chains. */
+    bool takes_chains = o->n_parallel <= EXEC_MAX_INVARIANT || !caps.prompt_is_f16;
+    bool may_draft = m->has_drafter && d->n == 1 && to->experts_resident && to->n_cpu_layers == 0;
+    if (m->is_sketch || !(o->drafter || (o->drafter_auto && may_draft && takes_chains)))
         return 0;
     own.memory_bytes = own.gpu_memory_bytes = 0;
     own.n_gpu_memory = own.n_tensor_split = 0;
