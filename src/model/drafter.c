@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "model/family.h"
 #include "model/tensor.h"
@@ -170,9 +171,11 @@ static int split(struct tensor_list *l, size_t at, const char *where, struct moe
 {
     const struct tensor whole = l->items[at];
     struct tensor halves[2];
-    bool has_halves = whole.pieces.n_runs == 0 && whole.of_blocks == TENSOR_NO_BLOCKS && whole.n_dims == 2 &&
-                      whole.shape[0] > 0 && whole.shape[1] % 2 == 0 &&
-                      whole.bytes / whole.shape[0] % 2 == 0 && strlen(whole.name) < 40;
+    bool has_halves =
+        whole.pieces.n_runs == 0 && whole.of_blocks == TENSOR_NO_BLOCKS && whole.n_dims == 2 &&
+        whole.shape[0] > 0 && whole.shape[1] % 2 == 0 && whole.bytes / whole.shape[0] % 2 == 0 &&
+        strlen(whole.name) < 40 &&
+        (whole.dtype != DTYPE_BLOCKS || format_takes_cols(format_of(whole.format), whole.shape[1] / 2));
     if (!has_halves)
         return err_set(e, ERR_FORMAT, "%s: tensor %s has %" PRIu64 " columns, expected two matrices' columns",
                        where, tensor_label(&whole), whole.n_dims == 2 ? whole.shape[1] : 0);

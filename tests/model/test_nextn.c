@@ -25,20 +25,22 @@ static const struct source {
     uint32_t n_layers, like; /* layers of the model; the one that the new layer is a copy of */
     const char *norm;        /* the new layer's own norm, in the file */
     bool has_codes;          /* MLX's */
+    bool as_fp8;             /* BF16 matrices of layers become 8-bit floats */
 } sources[] = {
-    {"tests/models/sources/deepseek/mlx", 3, 2, "shared_head.norm", true},
-    {"tests/models/sources/deepseek/hf", 3, 2, "shared_head.norm", false},
-    {"tests/models/families/glm-odd", 2, 1, "shared_head.norm", true},
-    {"tests/models/families/glm-plain", 3, 2, "shared_head.norm", true},
-    {"tests/models/families/glmlite-odd", 3, 2, "shared_head.norm", true},
-    {"tests/models/families/glmlite-plain", 3, 2, "shared_head.norm", true},
-    {"tests/models/families/glm5-mlx", 2, 1, "shared_head.norm", true},
-    {"tests/models/families/glm5-odd", 3, 0, "shared_head.norm",
-     false}, /* the last is dense, the second shares */
-    {"tests/models/families/glm5-plain", 3, 1, "shared_head.norm",
-     false}, /* the last has no choice of its own */
-    {"tests/models/families/dsv32", 2, 1, "shared_head.norm", false},
-    {"tests/models/families/ling-tiny", 3, 2, "final_layernorm", false},
+    {"tests/models/sources/deepseek/mlx", 3, 2, "shared_head.norm", true, false},
+    {"tests/models/sources/deepseek/hf", 3, 2, "shared_head.norm", false, false},
+    {"tests/models/sources/deepseek/hf", 3, 2, "shared_head.norm", false, true},
+    {"tests/models/families/glm-odd", 2, 1, "shared_head.norm", true, false},
+    {"tests/models/families/glm-plain", 3, 2, "shared_head.norm", true, false},
+    {"tests/models/families/glmlite-odd", 3, 2, "shared_head.norm", true, false},
+    {"tests/models/families/glmlite-plain", 3, 2, "shared_head.norm", true, false},
+    {"tests/models/families/glm5-mlx", 2, 1, "shared_head.norm", true, false},
+    /* the last layer is dense, the second shares the first one's choice */
+    {"tests/models/families/glm5-odd", 3, 0, "shared_head.norm", false, false},
+    /* the last layer has no choice of its own */
+    {"tests/models/families/glm5-plain", 3, 1, "shared_head.norm", false, false},
+    {"tests/models/families/dsv32", 2, 1, "shared_head.norm", false, false},
+    {"tests/models/families/ling-tiny", 3, 2, "final_layernorm", false, false},
 };
 
 /* What the new tensors are made of. */
@@ -46,7 +48,6 @@ static struct {
     const struct source *source;
     uint32_t hidden, vocab;
     bool is_reference;
-    bool is_dropped; /* no layer is added */
     float embedding[MOST_VOCAB * MOST_HIDDEN], join[2 * MOST_HIDDEN * MOST_HIDDEN];
     float last[MOST_HIDDEN], of_embedding[MOST_HIDDEN], of_hidden[MOST_HIDDEN], own[MOST_HIDDEN];
     float states[N * MOST_HIDDEN]; /* the model's hidden states */
@@ -132,6 +133,35 @@ static void add_join(struct st_writer *w)
     add_matrix(w, name, given.joined, given.vocab, given.hidden);
 }
 
+/* Adds a tensor of a layer; some become codes of 8-bit floats with a scale of 1 for each block. */
+static void add_tensor(struct st_writer *w, const char *name, const struct tensor *t, const uint8_t *bytes)
+{
+    enum { BLOCK = 128 };
+    char shape[64], scales_name[192];
+    if (!given.source->as_fp8 || t->n_dims != 2 || !has(name, "_proj.weight")) {
+        st_writer_add_like(w, name, t, bytes);
+        return;
+    }
+    uint64_t n = t->shape[0] * t->shape[1];
+    uint64_t high = (t->shape[0] + BLOCK - 1) / BLOCK, wide = (t->shape[1] + BLOCK - 1) / BLOCK;
+    uint8_t *codes = malloc(n);
+    float *scales = malloc(high * wide * sizeof *scales);
+    assert_true(codes && scales);
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t x = (uint16_t)(bytes[2 * i] | bytes[2 * i + 1] << 8);
+        codes[i] = x == 0 ? 0 : (uint8_t)((x >> 8 & 0x80) | (x >> 4 & 0x37));
+    }
+    for (uint64_t i = 0; i < high * wide; i++)
+        scales[i] = 0.05F + 0.01F * (float)(i % 5);
+    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)t->shape[0], (unsigned)t->shape[1]);
+    st_writer_add(w, name, "F8_E4M3", shape, codes, n);
+    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)high, (unsigned)wide);
+    snprintf(scales_name, sizeof scales_name, "%s_scale_inv", name);
+    st_writer_add(w, scales_name, "F32", shape, scales, high * wide * sizeof *scales);
+    free(codes);
+    free(scales);
+}
+
 static void add_layer_tensor(struct st_writer *w, const struct tensor *t, const uint8_t *bytes,
                              uint32_t layer, const char *rest)
 {
@@ -139,24 +169,24 @@ static void add_layer_tensor(struct st_writer *w, const struct tensor *t, const 
     bool is_like = layer == given.source->like;
     bool adds = has(rest, "o_proj.") || has(rest, "down_proj") || has(rest, ".dense.");
     if (!given.is_reference || is_like || !adds) {
-        st_writer_add_like(w, t->name, t, bytes);
+        add_tensor(w, t->name, t, bytes);
     } else {
         uint8_t *zeros = calloc(t->bytes, 1);
         assert_non_null(zeros);
-        st_writer_add_like(w, t->name, t, zeros);
+        add_tensor(w, t->name, t, zeros);
         free(zeros);
     }
-    if (given.is_reference || given.is_dropped || !is_like)
+    if (given.is_reference || !is_like)
         return;
     snprintf(name, sizeof name, "model.layers.%u.%s", given.source->n_layers, rest);
-    st_writer_add_like(w, name, t, bytes);
+    add_tensor(w, name, t, bytes);
 }
 
 static void map(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
 {
     unsigned layer;
     int n = 0;
-    if (!t && !given.is_reference && !given.is_dropped)
+    if (!t && !given.is_reference)
         add_join(w);
     if (!t)
         return;
@@ -172,6 +202,16 @@ static void map(struct st_writer *w, const struct tensor *t, const uint8_t *byte
     else if (str_ends_with(t->name, ".weight"))
         add_matrix(w, t->name, given.is_reference ? given.joined : given.embedding, given.vocab,
                    given.hidden);
+}
+
+/* Writes the checkpoint into `dir`. */
+static void write_model(const char *dir)
+{
+    st_writer_rewrite(given.source->dir, dir, map);
+    if (given.source->as_fp8)
+        tmp_tree_replace(dir, "config.json", "\"hidden_act\"",
+                         "\"quantization_config\": {\"fmt\": \"e4m3\", \"quant_method\": \"fp8\", "
+                         "\"weight_block_size\": [128, 128]}, \"hidden_act\"");
 }
 
 static int open_model(struct moeflux_model **m, const char *dir, bool drafts, struct moeflux_err *e)
@@ -286,7 +326,7 @@ static void logits_are_those_of_the_layer_by_itself(void **unused)
             snprintf(name, sizeof name, "%zu-%d", i, is_reference);
             const char *dir = tmp_tree_path(tmp, name);
             given.is_reference = is_reference;
-            st_writer_rewrite(sources[i].dir, dir, map);
+            write_model(dir);
             if (is_reference)
                 compare(dir);
             else
@@ -309,7 +349,7 @@ static void converted_layers_have_the_same_logits(void **unused)
         given.is_reference = false;
         snprintf(name, sizeof name, "%zu", i);
         const char *dir = tmp_tree_path(tmp, name), *packed = tmp_tree_path(dir, "packed");
-        st_writer_rewrite(sources[i].dir, dir, map);
+        write_model(dir);
         draft(dir, drafted);
         bool has_codes = sources[i].has_codes;
         const struct convert_options o = {
