@@ -457,7 +457,7 @@ static int create_device(struct gpu *g, struct moeflux_err *e)
     int rc = vk_find_of_device(&g->vk, g->device, e);
     if (rc < 0)
         return rc;
-    g->lock = mem_new(1, sizeof *g->lock, e);
+    g->lock = mem_new(1, sizeof(pthread_mutex_t), e);
     if (!g->lock)
         return ERR_MEMORY;
     pthread_mutex_init(g->lock, NULL); /* a default mutex cannot fail */

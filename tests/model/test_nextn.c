@@ -260,9 +260,13 @@ static void eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, floa
 /* Rows after which logits are compared: a chunk, single tokens, a chunk, the layer's own hidden state. */
 static const uint32_t ends[] = {9, 10, 11, N, ROWS};
 enum { N_ENDS = sizeof ends / sizeof *ends };
-static float drafted[N_ENDS][MOST_VOCAB], converted[N_ENDS][MOST_VOCAB], expected[MOST_VOCAB];
+struct logits {
+    float of[N_ENDS][MOST_VOCAB];
+};
+static struct logits drafted, converted;
+static float expected[MOST_VOCAB];
 
-static void draft(const char *dir, float logits[N_ENDS][MOST_VOCAB])
+static void draft(const char *dir, struct logits *to)
 {
     struct moeflux_model *m;
     struct moeflux_session *s;
@@ -277,7 +281,7 @@ static void draft(const char *dir, float logits[N_ENDS][MOST_VOCAB])
         s->drafter.fed_is_own = is_own;
         if (is_own)
             join(N, s->drafter.own, given.own, eps);
-        eval(s, given.ids + s->pos, ends[i] - s->pos, logits[i]);
+        eval(s, given.ids + s->pos, ends[i] - s->pos, to->of[i]);
     }
     for (uint32_t i = 0; i < N; i++)
         join(i, given.states + (size_t)i * given.hidden, given.last, eps);
@@ -309,7 +313,7 @@ static void compare(const char *dir)
         for (uint32_t k = 0; k < ROWS; k++)
             ids[k] = (int32_t)k;
         eval(s, ids + s->pos, ends[i] - s->pos, expected);
-        expect_near(drafted[i], expected, 1e-4, ends[i]);
+        expect_near(drafted.of[i], expected, 1e-4, ends[i]);
     }
     moeflux_session_free(s);
     moeflux_model_close(m);
@@ -330,7 +334,7 @@ static void logits_are_those_of_the_layer_by_itself(void **unused)
             if (is_reference)
                 compare(dir);
             else
-                draft(dir, drafted);
+                draft(dir, &drafted);
         }
     }
     tmp_tree_remove(tmp);
@@ -350,15 +354,15 @@ static void converted_layers_have_the_same_logits(void **unused)
         snprintf(name, sizeof name, "%zu", i);
         const char *dir = tmp_tree_path(tmp, name), *packed = tmp_tree_path(dir, "packed");
         write_model(dir);
-        draft(dir, drafted);
+        draft(dir, &drafted);
         bool has_codes = sources[i].has_codes;
         const struct convert_options o = {
             .src = dir, .dst = packed, .settings.bits = has_codes ? 0 : 8, .verify = true};
         check_ok(convert_run(&o, &r, &e), &e);
         assert_true(r.has_drafter);
-        draft(packed, converted);
+        draft(packed, &converted);
         for (int k = 0; k < N_ENDS; k++)
-            expect_near(converted[k], drafted[k], has_codes ? 1e-5 : 0.05, ends[k]);
+            expect_near(converted.of[k], drafted.of[k], has_codes ? 1e-5 : 0.05, ends[k]);
         check_ok(convert_check(&(struct convert_check){.dir = packed}, &e), &e);
         tmp_tree_replace(tmp_tree_path(packed, "mtp"), "config.json", "{", " {");
         assert_int_equal(convert_check(&(struct convert_check){.dir = packed}, &e), ERR_IO);
