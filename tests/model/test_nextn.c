@@ -250,10 +250,9 @@ static void join(uint32_t row, const float *state, const float *last, double eps
 
 /* ---- the comparison ---- */
 
-static void eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, float *logits)
+static void eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, struct moeflux_outputs out)
 {
     struct moeflux_err e = {0};
-    const struct moeflux_outputs out = {.logits = logits};
     check_ok(moeflux_session_eval(s, ids, n, &out, &e), &e);
 }
 
@@ -281,7 +280,7 @@ static void draft(const char *dir, struct logits *to)
         s->drafter.fed_is_own = is_own;
         if (is_own)
             join(N, s->drafter.own, given.own, eps);
-        eval(s, given.ids + s->pos, ends[i] - s->pos, to->of[i]);
+        eval(s, given.ids + s->pos, ends[i] - s->pos, (struct moeflux_outputs){.logits = to->of[i]});
     }
     for (uint32_t i = 0; i < N; i++)
         join(i, given.states + (size_t)i * given.hidden, given.last, eps);
@@ -312,7 +311,7 @@ static void compare(const char *dir)
         int32_t ids[ROWS];
         for (uint32_t k = 0; k < ROWS; k++)
             ids[k] = (int32_t)k;
-        eval(s, ids + s->pos, ends[i] - s->pos, expected);
+        eval(s, ids + s->pos, ends[i] - s->pos, (struct moeflux_outputs){.logits = expected});
         expect_near(drafted.of[i], expected, 1e-4, ends[i]);
     }
     moeflux_session_free(s);
