@@ -75,9 +75,9 @@ struct exec_options {
     /* A named Vulkan device is taken from here if it is there, and is put back by exec_close (exec/shelf.h).
      * Outlives the exec */
     struct exec_shelf *shelf;
-    /* An open exec of the same device, which outlives this one: operations may read its memory. On the cpu
-     * its threads compute for this one too, alternately; n_threads is ignored then. One of another kind has
-     * no effect */
+    /* An open exec of the same device, which outlives this one: operations may read its memory if
+     * exec_shares_memory says so. On the cpu its threads compute for this one too, alternately; n_threads is
+     * ignored then. One of another kind has no effect */
     const struct exec *shares_with;
     /* The rest applies to the cpu. */
     uint32_t n_threads;      /* 0: as many as computations gain from (base/cores.h) */
@@ -87,6 +87,8 @@ struct exec_options {
 
 int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);
 void exec_close(struct exec *x); /* NULL is legal */
+/* Returns whether operations may read the memory of exec_options.shares_with. */
+bool exec_shares_memory(const struct exec *x);
 struct exec_caps exec_get_caps(const struct exec *x);
 /* What a report says about a device and no operation asks for. A host backend has zeros. */
 struct exec_details {

@@ -314,6 +314,7 @@ static struct exec_host *host_new(const struct exec_options *o, struct moeflux_e
         return NULL;
     h->base.backend = &host_backend;
     h->base.profile = o->profile;
+    h->base.shares_memory = o->shares_with && o->shares_with->backend == &host_backend;
     h->host.memory = &h->memory;
     return h;
 }

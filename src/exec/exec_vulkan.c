@@ -402,6 +402,7 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
 static int find_device(struct exec_vulkan *v, const struct exec_options *o, struct moeflux_err *e)
 {
     if (o->shares_with && o->shares_with->backend == &vulkan_backend) {
+        v->base.shares_memory = true;
         v->gpu = gpu_share(&vulkan_of_const(o->shares_with)->gpu);
         return 0;
     }
