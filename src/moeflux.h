@@ -197,6 +197,9 @@ struct moeflux_options {
      * MOEFLUX_ERR_UNSUPPORTED: the checkpoint has none, several devices share the layers, or experts are
      * streamed. */
     bool drafter;
+    /* Opens it if the model has it, one device holds all experts and there is memory. An answer whose draft
+     * is auto uses it where that saves time. */
+    bool drafter_auto;
     bool profile;                     /* time every kernel (moeflux_stats.ops) */
     struct moeflux_progress progress; /* reports loading weights and evaluating prompts */
     /* Called from any thread, once for each device: a read of an expert failed and was tried again. */
@@ -293,6 +296,8 @@ struct moeflux_stats { /* since open or the last moeflux_model_reset_stats */
     uint64_t n_promoted, n_demoted;          /* experts copied from host to device, from device to host */
     uint64_t weights_bytes, state_bytes;     /* device memory of dense weights, of this model's sessions */
     uint64_t weights_mapped_bytes;           /* part of weights_bytes: used in the mapped files, not copied */
+    /* memory of the layer of multi-token prediction: weights, experts, states; 0: it is not open */
+    uint64_t drafter_bytes;
     uint64_t device_used_bytes; /* device memory of the process as the driver counts it; 0: unknown */
     uint64_t gpu_ns;            /* sum of ops, if moeflux_options.profile is set */
     struct moeflux_op_time ops[MOEFLUX_MAX_OPS];
@@ -783,7 +788,8 @@ struct moeflux_needs {
     bool is_gguf;
     bool is_sketch;      /* `dir` is only a config.json: sizes are computed, there are no files */
     bool is_assumed;     /* is_sketch without a quantization table: formats of `moeflux convert` */
-    uint32_t n_left_out; /* tensors of other parts: vision, multi-token prediction */
+    bool has_drafter;    /* the files have a layer of multi-token prediction (moeflux_options.drafter) */
+    uint32_t n_left_out; /* tensors of other parts, such as vision */
     uint64_t n_params, n_active_params, n_expert_params;
     uint64_t dense_bytes;           /* the resident part, on disk and in memory */
     uint64_t table_bytes;           /* n-gram tables on disk; a token reads some rows */
@@ -846,9 +852,12 @@ struct moeflux_plan {
     /* Most bytes of experts on the device, and on the host where that is other memory (else 0). */
     uint64_t device_room_bytes, host_room_bytes;
     uint64_t cpu_scratch_bytes; /* host memory for computing experts on the CPU, and for n-gram rows */
-    bool experts_resident;      /* every expert has a slot: nothing is read after open */
-    char expert_io[1200];       /* how experts are read, and why */
-    uint32_t n_devices;         /* devices that share the layers; the members above are their sums */
+    /* Memory of the layer of multi-token prediction (moeflux_options.drafter, drafter_auto): weights, states,
+     * activations, experts; 0: it is not opened. */
+    uint64_t drafter_bytes;
+    bool experts_resident; /* every expert has a slot: nothing is read after open */
+    char expert_io[1200];  /* how experts are read, and why */
+    uint32_t n_devices;    /* devices that share the layers; the members above are their sums */
     struct moeflux_plan_device devices[MOEFLUX_MAX_DEVICES];
 };
 /* Makes the plan. Errors: those of moeflux_model_open, such as _NO_FIT with the numbers, _UNSUPPORTED and

@@ -1,5 +1,7 @@
 #include "arch/embed_head.h"
 
+#include <string.h>
+
 #include "arch/loader.h"
 #include "arch/scratch.h"
 #include "base/mem.h"
@@ -29,6 +31,20 @@ static int load_drafter(struct drafter_input *d, struct loader *l, const struct 
     return rc < 0 ? rc : normed_add_open(&d->normed, l->exec, c->hidden, c->rms_eps, e);
 }
 
+/* Loads the embedding or the head; those of a drafter are the model's. */
+static int load_shared(struct loader *l, const char *name, struct weights *out, struct moeflux_err *e)
+{
+    bool is_head = strcmp(name, "lm_head") == 0;
+    struct weights *own = is_head ? &l->head : &l->embedding;
+    int rc = 0;
+    if (l->model)
+        *own = is_head ? l->model->head : l->model->embedding;
+    else
+        rc = loader_matrix(l, name, l->config->vocab_size, l->config->hidden, own, e);
+    *out = *own;
+    return rc;
+}
+
 int embed_head_load(struct embed_head *s, struct loader *l, const struct config *c, struct arch_span layers,
                     struct moeflux_err *e)
 {
@@ -37,7 +53,7 @@ int embed_head_load(struct embed_head *s, struct loader *l, const struct config 
     int rc = 0;
     s->config = c;
     if (embeds || (has_head && c->tied))
-        rc = loader_matrix(l, "model.embed_tokens", c->vocab_size, c->hidden, &embedding, e);
+        rc = load_shared(l, "model.embed_tokens", &embedding, e);
     if (rc == 0 && embeds)
         rc = embed_open(&s->embed, l->exec, &embedding, c->embed_factor > 0 ? c->embed_factor : 1, e);
     if (rc == 0 && c->drafts)
@@ -47,7 +63,7 @@ int embed_head_load(struct embed_head *s, struct loader *l, const struct config 
     if (config_has_last_norm(c))
         rc = loader_vector(l, "model.norm.weight", c->hidden, &s->head_norm, e);
     if (rc == 0 && !c->tied)
-        rc = loader_matrix(l, "lm_head", c->vocab_size, c->hidden, &head, e);
+        rc = load_shared(l, "lm_head", &head, e);
     if (rc == 0)
         rc = linear_open(&s->head, l->exec, c->tied ? &embedding : &head, 1, e);
     return rc < 0 || c->softcap <= 0 ? rc : softcap_open(&s->softcap, l->exec, c->softcap, e);

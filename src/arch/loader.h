@@ -32,6 +32,8 @@ struct loader {
     uint64_t loaded_bytes, device_bytes;
     /* loaded_bytes at the end: the weights of this device and, if there are several, of those before it */
     uint64_t end_bytes;
+    struct weights embedding, head; /* zero: they were not loaded */
+    const struct loader *model;     /* a drafter's: that of its model, which has these two; else NULL */
     struct mapped *maps;   /* [dir->n_files]: files that hold matrices used in place; NULL: all are copied */
     uint64_t mapped_bytes; /* the part of device_bytes that is used in place */
 };

@@ -58,7 +58,9 @@ static void say_result(const struct options *o, const struct convert_result *r, 
     say("%s: %u tensors and %u layers of experts, %s written in %.1f s (read at %s/s)%s\n", o->dst,
         r->n_tensors, r->n_expert_layers, written, seconds, speed, o->verify ? ", verified" : "");
     if (r->n_left_out)
-        say("left out: %u tensors of vision, projector or multi-token prediction\n", r->n_left_out);
+        say("left out: %u tensors of vision, projector or other parts\n", r->n_left_out);
+    if (r->has_drafter)
+        say("%s/mtp has the layer of multi-token prediction\n", o->dst);
     if (r->n_parts > 1)
         say("the experts are spread over %u directories\n", r->n_parts);
     if (r->n_layers_kept)
@@ -99,6 +101,7 @@ int verbs_convert(const struct options *o, const struct term *t, struct output *
         .dst = o->dst,
         .spread = o->spread,
         .settings = settings_of(o),
+        .no_drafter = o->no_mtp,
         .verify = o->verify,
         .n_threads = (uint32_t)o->threads,
         .progress = bar_progress(&bar),

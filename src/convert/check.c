@@ -16,6 +16,7 @@
 #include "convert/hash.h"
 #include "convert/json.h"
 #include "convert/work.h"
+#include "model/drafter.h"
 #include "model/spread.h"
 
 #define MAX_CHECKSUMS ((uint64_t)1 << 20)
@@ -98,6 +99,17 @@ static int add_dir(struct check *c, const char *dir, struct moeflux_err *e)
     return rc;
 }
 
+/* Adds the files of the layer of multi-token prediction, if the model has it. */
+static int add_drafter(struct check *c, const char *dir, struct moeflux_err *e)
+{
+    char *own = file_join(dir, DRAFTER_DIR, e);
+    int rc = own ? 0 : ERR_MEMORY;
+    if (rc == 0 && file_exists(own))
+        rc = add_dir(c, own, e);
+    free(own);
+    return rc;
+}
+
 static int add_dirs(struct check *c, struct convert_check *o, struct moeflux_err *e)
 {
     struct spread_dirs dirs;
@@ -113,7 +125,7 @@ static int add_dirs(struct check *c, struct convert_check *o, struct moeflux_err
             rc = add_dir(c, i ? dirs.paths[i] : o->dir, e);
     }
     spread_free(&dirs);
-    return rc;
+    return rc < 0 ? rc : add_drafter(c, o->dir, e);
 }
 
 /* --- found files --- */

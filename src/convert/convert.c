@@ -13,6 +13,7 @@
 #include "convert/target.h"
 #include "convert/verify.h"
 #include "convert/work.h"
+#include "model/drafter.h"
 #include "model/gguf/config.h"
 #include "text/tokenizer/gguf_vocab.h"
 
@@ -80,11 +81,12 @@ static int check_gguf_texts(const struct gguf *g, struct moeflux_err *e)
     return rc;
 }
 
-static int prepare(struct conversion *c, const struct convert_options *o, struct moeflux_err *e)
+static int prepare(struct conversion *c, const struct convert_options *o, bool drafts, struct moeflux_err *e)
 {
     uint64_t need[SPREAD_MAX_PARTS];
-    int rc = convert_plan_open(&c->plan, o->src, &o->settings, e);
-    if (rc == 0 && c->plan.src.is_gguf)
+    int rc = drafts ? convert_plan_open_drafter(&c->plan, o->src, e)
+                    : convert_plan_open(&c->plan, o->src, &o->settings, e);
+    if (rc == 0 && c->plan.src.is_gguf && !drafts)
         rc = check_gguf_texts(&c->plan.gguf.file, e);
     if (rc < 0)
         return rc;
@@ -183,7 +185,7 @@ static int write_small_files(struct conversion *c, struct moeflux_err *e)
     int rc = put_json(c, 0, "packed_experts/layout.json", convert_json_layout(&c->plan, e), e);
     if (rc == 0)
         rc = put_json(c, 0, "config.json", convert_json_config(&c->plan, e), e);
-    if (rc == 0)
+    if (rc == 0 && !c->plan.drafts)
         rc = c->plan.src.is_gguf ? make_gguf_texts(c, e) : copy_small_files(c, e);
     if (rc == 0)
         rc = write_parts(c, e);
@@ -210,21 +212,52 @@ static int write_all(struct conversion *c, bool verify, struct moeflux_err *e)
     return rc < 0 ? rc : convert_parts_commit(&c->parts, e);
 }
 
-int convert_run(const struct convert_options *o, struct convert_result *r, struct moeflux_err *e)
+static int run(const struct convert_options *o, bool drafts, struct convert_result *r, struct moeflux_err *e);
+
+/* Converts the drafter into a directory of the unfinished model. One that an earlier run has finished stays:
+ * the model's state has the same source. */
+static int write_drafter(struct conversion *c, const struct convert_options *o, struct moeflux_err *e)
+{
+    struct convert_options own = *o;
+    struct convert_result r = {0};
+    char *dst = file_join(c->parts.targets[0].partial, DRAFTER_DIR, e);
+    int rc = dst ? 0 : ERR_MEMORY;
+    own.dst = dst;
+    own.spread = NULL;
+    if (rc == 0 && !file_exists(dst))
+        rc = run(&own, true, &r, e);
+    c->result->has_drafter = rc == 0;
+    c->result->bytes_read += r.bytes_read;
+    c->result->bytes_written += r.bytes_written;
+    free(dst);
+    return rc;
+}
+
+/* Fills in what the result says about the source. */
+static void count_source(const struct conversion *c)
+{
+    const struct convert_plan *p = &c->plan;
+    for (size_t i = 0; i < p->n_items; i++)
+        c->result->n_tensors += p->items[i].n_out;
+    c->result->n_expert_layers = p->n_expert_layers;
+    c->result->n_left_out = (uint32_t)p->src.n_left_out;
+    c->result->n_parts = c->parts.spread.n_parts;
+}
+
+/* Converts the model `src`, or its drafter. *r is zeroed. */
+static int run(const struct convert_options *o, bool drafts, struct convert_result *r, struct moeflux_err *e)
 {
     struct conversion c = {.result = r};
     convert_parts_init(&c.parts);
-    *r = (struct convert_result){0};
-    int rc = prepare(&c, o, e);
+    int rc = prepare(&c, o, drafts, e);
     if (rc == 0) {
-        for (size_t i = 0; i < c.plan.n_items; i++)
-            r->n_tensors += c.plan.items[i].n_out;
-        r->n_expert_layers = c.plan.n_expert_layers;
-        r->n_left_out = (uint32_t)c.plan.src.n_left_out;
-        r->n_parts = c.parts.spread.n_parts;
-        rc = write_all(&c, o->verify, e);
-        r->bytes_read = c.work.bytes_read;
-        r->bytes_written = c.work.bytes_written;
+        count_source(&c);
+        if (c.plan.src.has_drafter && !drafts && !o->no_drafter)
+            rc = write_drafter(&c, o, e);
+        if (rc == 0)
+            rc = write_all(&c, o->verify, e);
+        r->bytes_read += c.work.bytes_read;
+        r->bytes_written += c.work.bytes_written;
         r->errors = c.work.errors;
         r->n_fewer = c.plan.choice[0].n_fewer + c.plan.choice[1].n_fewer;
         if (rc == ERR_INTERRUPTED)
@@ -235,4 +268,10 @@ int convert_run(const struct convert_options *o, struct convert_result *r, struc
     convert_parts_close(&c.parts);
     convert_plan_close(&c.plan);
     return rc;
+}
+
+int convert_run(const struct convert_options *o, struct convert_result *r, struct moeflux_err *e)
+{
+    *r = (struct convert_result){0};
+    return run(o, false, r, e);
 }

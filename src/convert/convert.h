@@ -13,6 +13,8 @@
  *   the files of tokenizer and template if the source has them (made from a GGUF file's metadata)
  *   checksums.json: XXH3-64 of every file except spread.json
  *   spread.json with `spread`
+ *   mtp/ if the source has a layer of multi-token prediction that is supported (model/drafter.h): the same
+ *     files for the layer, without embedding, head and tokenizer; matrices of more than 8 bits get 8
  *
  * Each directory of `spread` has packed_experts/layer_NN.bin, part.json and checksums.json. It too is written
  * as DIR.partial and renamed. */
@@ -34,6 +36,7 @@ struct convert_options {
     const char *spread;
     /* bits and groups; zero: 4 bits, and quantised sources and a GGUF file's blocks are copied */
     struct convert_settings settings;
+    bool no_drafter; /* leaves a layer of multi-token prediction out */
     bool verify; /* reads all back before the rename; compares checksums, and some experts with the source */
     uint32_t n_threads; /* 0: all cores */
     struct moeflux_progress progress;
@@ -43,6 +46,7 @@ struct convert_result {
     uint64_t bytes_read, bytes_written;
     uint32_t n_tensors, n_expert_layers;
     uint32_t n_left_out;    /* tensors of the source that are of its other parts, vision for example */
+    bool has_drafter;       /* DST has a layer of multi-token prediction */
     uint32_t n_layers_kept; /* layers kept from an interrupted run */
     uint32_t n_parts;       /* directories with experts */
     uint32_t n_fewer; /* matrices of a quantised source with fewer bits than requested, which were copied */

@@ -16,8 +16,10 @@
 #include "base/str.h"
 #include "convert/choose.h"
 #include "model/gguf/config.h"
+#include "model/gguf/tensors.h"
 #include "model/model_file.h"
 #include "model/checkpoint.h"
+#include "model/drafter.h"
 #include "model/config_read.h"
 #include "model/expert_places.h"
 #include "model/expert_tensors.h"
@@ -52,12 +54,27 @@ static int add_generation_eos(struct config *c, const char *path, struct moeflux
     return rc;
 }
 
+/* Reads the configuration: of the model or of its drafter. */
+static int describe(struct convert_plan *p, const char *where, struct moeflux_err *e)
+{
+    struct config *c = &p->src.config;
+    int rc = config_read(c, p->config, where, e);
+    p->src.is_drafter = p->drafts;
+    return rc == 0 && p->drafts ? drafter_config(c, where, e) : rc;
+}
+
+/* Opens a source that has codes. */
+static int open_dir(struct convert_plan *p, const char *src, struct moeflux_err *e)
+{
+    return p->drafts ? model_dir_open_drafter(&p->src, src, e) : model_dir_open(&p->src, src, e);
+}
+
 static int open_unquantised(struct convert_plan *p, const struct layout *l, const char *src,
                             const struct quant_config *q, struct moeflux_err *e)
 {
     struct model_dir *m = &p->src;
     m->path = mem_text(src, e);
-    int rc = m->path ? config_read(&m->config, p->config, l->config, e) : ERR_MEMORY;
+    int rc = m->path ? describe(p, l->config, e) : ERR_MEMORY;
     if (rc == 0 && l->generation_config)
         rc = add_generation_eos(&m->config, l->generation_config, e);
     m->fp8 = q->fp8;
@@ -96,11 +113,12 @@ static int open_gguf(struct convert_plan *p, const char *src, struct moeflux_err
     if (rc == 0)
         rc = gguf_config_make(&p->gguf.file, &p->config, e);
     if (rc == 0)
-        rc = config_read(&m->config, p->config, src, e);
+        rc = describe(p, src, e);
     if (rc == 0)
         rc = write_gguf_config(p, e);
     if (rc == 0)
         rc = gguf_source_open(&p->gguf, m, e);
+    m->has_drafter = rc == 0 && gguf_tensors_have_drafter(&p->gguf.file, &m->config);
     if (rc == 0)
         rc = model_check_tensors(m, e);
     p->bits = 4;
@@ -124,7 +142,7 @@ static int open_nvfp4(struct convert_plan *p, const char *src, struct moeflux_er
     model_dir_close(&p->src);
     p->quantised = true;
     p->expert_format = FORMAT_NONE;
-    int rc = model_dir_open(&p->src, src, e);
+    int rc = open_dir(p, src, e);
     if (rc == 0)
         convert_choose_default(p, f->bits, QUANT_DEFAULT_GROUP);
     return rc;
@@ -147,7 +165,7 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
         rc = quant_config_read(&q, p->config, l.config, e);
     if (rc == 0 && q.block) {
         p->quantised = true;
-        rc = model_dir_open(&p->src, src, e);
+        rc = open_dir(p, src, e);
         if (rc == 0)
             convert_choose_default(p, q.rest.bits, q.rest.group);
     } else if (rc == 0) {
@@ -360,7 +378,9 @@ static int plan_dense(struct convert_plan *p, struct moeflux_err *e)
     struct schema s;
     int rc = schema_build(&s, &p->src.config, e);
     for (size_t i = 0; rc == 0 && i < s.n; i++)
-        rc = s.items[i].rows ? plan_matrix(p, &s.items[i], e) : plan_vector(p, &s.items[i], e);
+        rc = p->drafts && drafter_shares(s.items[i].name) ? 0
+             : s.items[i].rows                            ? plan_matrix(p, &s.items[i], e)
+                                                          : plan_vector(p, &s.items[i], e);
     schema_free(&s);
     for (uint32_t i = 0; rc == 0 && i < p->src.config.n_layers; i++)
         rc = plan_table(p, i, e);
@@ -592,10 +612,9 @@ static enum convert_scales choose_rule(const struct convert_settings *s, bool is
     return s->rule == CONVERT_RULE_MINMAX ? CONVERT_SCALES_MINMAX : CONVERT_SCALES_SEARCH;
 }
 
-int convert_plan_open(struct convert_plan *p, const char *src, const struct convert_settings *s,
-                      struct moeflux_err *e)
+static int plan(struct convert_plan *p, const char *src, const struct convert_settings *s,
+                struct moeflux_err *e)
 {
-    *p = (struct convert_plan){.settings = *s, .expert_format = FORMAT_NONE};
     int rc = convert_settings_check(s, e);
     if (rc == 0)
         rc = open_source(p, src, e);
@@ -613,8 +632,26 @@ int convert_plan_open(struct convert_plan *p, const char *src, const struct conv
         identify(p);
     if (rc == 0)
         rc = size_experts(p, e);
+    return rc;
+}
+
+int convert_plan_open(struct convert_plan *p, const char *src, const struct convert_settings *s,
+                      struct moeflux_err *e)
+{
+    *p = (struct convert_plan){.settings = *s, .expert_format = FORMAT_NONE};
+    int rc = plan(p, src, s, e);
     if (rc == 0)
         rc = convert_choose_check(p, e);
+    if (rc < 0)
+        convert_plan_close(p);
+    return rc;
+}
+
+int convert_plan_open_drafter(struct convert_plan *p, const char *src, struct moeflux_err *e)
+{
+    static const struct convert_settings eight = {.bits = 8};
+    *p = (struct convert_plan){.settings = eight, .drafts = true, .expert_format = FORMAT_NONE};
+    int rc = plan(p, src, &eight, e);
     if (rc < 0)
         convert_plan_close(p);
     return rc;

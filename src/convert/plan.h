@@ -43,6 +43,7 @@ struct convert_choice {
 
 struct convert_plan {
     struct convert_settings settings;
+    bool drafts; /* the source is a checkpoint's drafter (model/drafter.h), without embedding and head */
     enum convert_scales rule;
     /* [0]: --bits, --mode or --recipe; [1]: --expert-bits or --expert-mode */
     struct convert_choice choice[2];
@@ -86,6 +87,9 @@ bool convert_plan_changes(const struct convert_plan *p, uint32_t layer);
 /* Opens the source and plans. ERR_USAGE: as for convert_settings_check and choose.h. */
 int convert_plan_open(struct convert_plan *p, const char *src, const struct convert_settings *s,
                       struct moeflux_err *e);
+/* Plans the conversion of its drafter: matrices that have more than 8 bits get 8. ERR_UNSUPPORTED: it has
+ * none. */
+int convert_plan_open_drafter(struct convert_plan *p, const char *src, struct moeflux_err *e);
 /* Checks that nobody has written the source's files in place since they were opened. ERR_IO names one. */
 int convert_plan_check_source(const struct convert_plan *p, struct moeflux_err *e);
 void convert_plan_close(struct convert_plan *p);

@@ -18,10 +18,9 @@
 
 /* How a model is opened, besides its options. */
 struct opening {
-    const struct test_hooks *hooks; /* NULL: none */
-    const char *trace;              /* NULL: none */
-    bool is_drafter;                /* only the checkpoint's drafter */
-    const struct exec *threads_of;  /* exec_options.shares_threads_with */
+    const struct test_hooks *hooks;   /* NULL: none */
+    const char *trace;                /* NULL: none */
+    struct moeflux_model *drafts_for; /* opens only this model's drafter; NULL: a model */
 };
 
 static int make_frequencies(struct moeflux_model *m, struct moeflux_err *e)
@@ -72,11 +71,12 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
                         const struct opening *how, struct moeflux_err *e)
 {
     struct devices d;
+    const struct exec *like = how->drafts_for ? how->drafts_for->stages[0].exec : NULL;
     int rc = devices_parse(&d, o->device, e);
     if (rc == 0)
         rc = devices_check_shares(o, d.n, m->dir.config.n_layers, e);
     if (rc == 0)
-        rc = devices_open(&d, o, how->hooks, how->threads_of, e);
+        rc = devices_open(&d, o, how->hooks, like, e);
     if (rc < 0)
         return rc;
     m->n_stages = d.n;
@@ -215,6 +215,26 @@ int test_hooks_open(struct moeflux_model **out, const struct moeflux_options *o,
     return model_open(out, o, h, NULL, e);
 }
 
+/* Opens the drafter that was asked for. If the options leave that to the model: one that can be used and for
+ * which there is memory. */
+static int open_drafter(struct moeflux_model *m, const struct moeflux_options *o, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    if (o->drafter)
+        return drafter_open(m, o, e);
+    if (!m->keeps_hidden)
+        return 0;
+    int rc = drafter_open(m, o, &why);
+    if (rc < 0 && rc != ERR_NO_FIT && rc != ERR_UNSUPPORTED && rc != ERR_MEMORY)
+        return err_set(e, why.code, "%s", why.text);
+    if (rc < 0) {
+        moeflux_model_close(m->drafter);
+        m->drafter = NULL;
+    }
+    m->keeps_hidden = m->drafter_waits = rc == 0;
+    return 0;
+}
+
 static int open_model(struct moeflux_model **out, const struct moeflux_options *o, const struct opening *how,
                       struct moeflux_err *e)
 {
@@ -224,17 +244,20 @@ static int open_model(struct moeflux_model **out, const struct moeflux_options *
     if (!m)
         return ERR_MEMORY;
     m->progress = o->progress;
+    m->drafts_for = how->drafts_for;
     m->step_ns = UINT64_MAX;
     int rc = make_locks(m, e);
     if (rc == 0)
         rc = load_plan_check(o, e);
     if (rc == 0)
-        rc = load_plan_open_model(&m->dir, o, how->is_drafter, e);
-    m->keeps_hidden = o->drafter || how->is_drafter;
+        rc = load_plan_open_model(&m->dir, o, how->drafts_for != NULL, e);
+    m->keeps_hidden = o->drafter || how->drafts_for;
     if (rc == 0)
         rc = open_trace(m, how->trace, e);
     if (rc == 0)
         rc = open_devices(m, &p, o, how, e);
+    if (rc == 0 && o->drafter_auto && m->dir.has_drafter && m->n_stages == 1)
+        m->keeps_hidden |= verify_most(m) > 1;
     if (rc == 0)
         rc = make_frequencies(m, e);
     if (rc == 0)
@@ -249,8 +272,8 @@ static int open_model(struct moeflux_model **out, const struct moeflux_options *
         rc = open_experts(m, &p, o, how->hooks, e);
     if (rc == 0)
         rc = await_kernels(m, e);
-    if (rc == 0 && o->drafter && !how->is_drafter)
-        rc = drafter_open(m, o, e);
+    if (rc == 0 && !how->drafts_for)
+        rc = open_drafter(m, o, e);
     if (rc < 0) {
         moeflux_model_close(m);
         return rc;
@@ -266,10 +289,9 @@ int model_open(struct moeflux_model **out, const struct moeflux_options *o, cons
     return open_model(out, o, &(struct opening){.hooks = h, .trace = trace}, e);
 }
 
-int model_open_drafter(struct moeflux_model **out, const struct moeflux_options *o,
-                       const struct exec *threads_of, struct moeflux_err *e)
+int model_open_drafter(struct moeflux_model *m, const struct moeflux_options *o, struct moeflux_err *e)
 {
-    return open_model(out, o, &(struct opening){.is_drafter = true, .threads_of = threads_of}, e);
+    return open_model(&m->drafter, o, &(struct opening){.drafts_for = m}, e);
 }
 
 void moeflux_model_close(struct moeflux_model *m)

@@ -18,10 +18,12 @@ struct moeflux_model {
     struct model_dir dir;
     struct stage stages[MOEFLUX_MAX_DEVICES];
     uint32_t n_stages;
-    char device_names[512];        /* names of all devices, joined by " + " */
-    uint32_t n_cpu_layers;         /* moeflux_options.n_cpu_layers, at most all */
-    struct moeflux_model *drafter; /* proposes tokens (run/drafter.h); NULL: none. Owned */
-    bool keeps_hidden;             /* drafter_wants */
+    char device_names[512];           /* names of all devices, joined by " + " */
+    uint32_t n_cpu_layers;            /* moeflux_options.n_cpu_layers, at most all */
+    struct moeflux_model *drafter;    /* proposes tokens (run/drafter.h); NULL: none. Owned */
+    struct moeflux_model *drafts_for; /* the model whose drafter this is; NULL: none */
+    bool keeps_hidden;                /* evaluations leave hidden states (drafter.h) */
+    bool drafter_waits;               /* new sequences begin with DRAFTER_WAITS */
     struct prefer prefer;
     struct by_token by_token;
     struct trace_writer *trace; /* NULL: choices are not recorded */
@@ -62,9 +64,9 @@ struct test_hooks;
 int model_open(struct moeflux_model **out, const struct moeflux_options *o, const struct test_hooks *h,
                const char *trace, struct moeflux_err *e);
 
-/* Opens the drafter of the model o->dir (model/drafter.h). threads_of: exec_options.shares_threads_with. */
-int model_open_drafter(struct moeflux_model **out, const struct moeflux_options *o,
-                       const struct exec *threads_of, struct moeflux_err *e);
+/* Opens m->drafter, the drafter of the model o->dir (model/drafter.h), which `m` is, on m's only device. It
+ * has m's embedding and head. */
+int model_open_drafter(struct moeflux_model *m, const struct moeflux_options *o, struct moeflux_err *e);
 
 /* Returns the stage that computes a layer. */
 struct stage *model_stage(struct moeflux_model *m, uint32_t layer);

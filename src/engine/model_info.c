@@ -71,6 +71,7 @@ static void fill_needs(const struct model_dir *d, enum kv_type type, struct moef
                                   .max_context = c->max_context,
                                   .packed = d->packed,
                                   .is_gguf = d->is_gguf,
+                                  .has_drafter = d->has_drafter,
                                   .n_left_out = (uint32_t)d->n_left_out,
                                   .is_sketch = d->is_sketch,
                                   .is_assumed = d->is_assumed,

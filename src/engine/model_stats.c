@@ -170,6 +170,15 @@ static void reset_counts(struct moeflux_model *m)
     pthread_mutex_unlock(&m->lock);
 }
 
+static uint64_t drafter_bytes(const struct moeflux_model *m)
+{
+    struct moeflux_stats own;
+    if (!m->drafter)
+        return 0;
+    moeflux_model_get_stats(m->drafter, &own);
+    return own.weights_bytes + own.state_bytes + (own.n_slots + own.n_host_slots) * own.slot_bytes;
+}
+
 /* ---- the public functions ---- */
 
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out)
@@ -182,6 +191,7 @@ void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats
                                   .decode_ns = counts[WORK_DECODE].ns,
                                   .work_ns = counts[WORK_ANY].ns,
                                   .n_preferred = m->prefer.n_preferred,
+                                  .drafter_bytes = drafter_bytes(m),
                                   .n_devices = m->n_stages};
     for (uint32_t i = 0; i < m->n_stages; i++) {
         struct stage *at = &((struct moeflux_model *)m)->stages[i];

@@ -58,6 +58,7 @@ struct backend {
 struct exec {
     const struct backend *backend;
     bool profile;
+    bool shares_memory; /* exec_shares_memory */
     /* they change the caps */
     bool keeps_f32, forbids_denorm, prefers_nv;
     /* fragment_layout.h: NV's, KHR's */

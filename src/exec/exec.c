@@ -29,6 +29,11 @@ void exec_close(struct exec *x)
     x->backend->close(x);
 }
 
+bool exec_shares_memory(const struct exec *x)
+{
+    return x->shares_memory;
+}
+
 struct exec_caps exec_get_caps(const struct exec *x)
 {
     return x->backend->caps(x);

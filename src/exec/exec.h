@@ -75,10 +75,11 @@ struct exec_options {
     /* A named Vulkan device is taken from here if it is there, and is put back by exec_close (exec/shelf.h).
      * Outlives the exec */
     struct exec_shelf *shelf;
+    /* An open exec of the same device, which outlives this one: operations may read its memory if
+     * exec_shares_memory says so. On the cpu its threads compute for this one too, alternately; n_threads is
+     * ignored then. One of another kind has no effect */
+    const struct exec *shares_with;
     /* The rest applies to the cpu. */
-    /* An exec whose threads compute for this one too, alternately; n_threads is ignored then. NULL, or not an
-     * exec of the cpu: threads of its own */
-    const struct exec *shares_threads_with;
     uint32_t n_threads;      /* 0: as many as computations gain from (base/cores.h) */
     const char *isa;         /* instruction set (cpu/isa.h); NULL: the fastest that this processor has */
     const char *system_root; /* prefix of /sys when memory nodes are looked up, for tests; NULL: none */
@@ -86,6 +87,8 @@ struct exec_options {
 
 int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e);
 void exec_close(struct exec *x); /* NULL is legal */
+/* Returns whether operations may read the memory of exec_options.shares_with. */
+bool exec_shares_memory(const struct exec *x);
 struct exec_caps exec_get_caps(const struct exec *x);
 /* What a report says about a device and no operation asks for. A host backend has zeros. */
 struct exec_details {

@@ -314,6 +314,7 @@ static struct exec_host *host_new(const struct exec_options *o, struct moeflux_e
         return NULL;
     h->base.backend = &host_backend;
     h->base.profile = o->profile;
+    h->base.shares_memory = o->shares_with && o->shares_with->backend == &host_backend;
     h->host.memory = &h->memory;
     return h;
 }
@@ -341,7 +342,7 @@ static struct team *open_team(uint32_t n_threads, const char *root, struct moefl
 /* Returns the threads of the other exec of the cpu, or new ones. */
 static struct team *find_team(const struct exec_options *o, struct moeflux_err *e)
 {
-    const struct exec_host *other = (const struct exec_host *)o->shares_threads_with;
+    const struct exec_host *other = (const struct exec_host *)o->shares_with;
     if (other && other->base.backend == &host_backend && other->is_native)
         return team_share(other->host.team);
     return open_team(o->n_threads ? o->n_threads : cores_useful(""), o->system_root, e);

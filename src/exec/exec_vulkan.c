@@ -35,7 +35,7 @@ static void vulkan_close(struct exec *x)
     if (v->gpu.device)
         gpu_buffer_free(&v->staging, &v->gpu);
     v->gpu.is_unified = v->gpu_is_unified;
-    if (v->gpu.device && v->pipelines.layout && v->which) {
+    if (v->gpu.device && v->pipelines.layout && v->which && !v->gpu.is_shared) {
         exec_shelf_put(v->shelf, v->which, &v->gpu, &v->pipelines);
     } else {
         if (v->gpu.device)
@@ -401,6 +401,11 @@ static const struct backend vulkan_backend = {.close = vulkan_close,
 /* Returns 1 when no device was named and there is no GPU. */
 static int find_device(struct exec_vulkan *v, const struct exec_options *o, struct moeflux_err *e)
 {
+    if (o->shares_with && o->shares_with->backend == &vulkan_backend) {
+        v->base.shares_memory = true;
+        v->gpu = gpu_share(&vulkan_of_const(o->shares_with)->gpu);
+        return 0;
+    }
     if (!o->device)
         return gpu_open_preferred(&v->gpu, e);
     if (!o->shelf)

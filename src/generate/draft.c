@@ -35,6 +35,7 @@ struct draft {
     uint32_t class_idx; /* index of draft_costs.rates */
     bool waits;
     uint32_t wanted, n_right; /* mtp: tokens to propose next; those of the last chain that were right */
+    uint32_t n_by_layer;      /* auto: tokens of the last chain that the layer proposed; 0: none did */
     struct draft_counts counts;
 };
 
@@ -116,12 +117,37 @@ static void begin_costs(struct draft_costs *c)
     memcpy(c->rates, rates, sizeof rates);
 }
 
+static struct layer_prices prices_of(const struct generator *g)
+{
+    const struct draft_costs *c = &g->draft_costs;
+    uint32_t waiting = drafter_n_waiting(g->sequence);
+    float more = waiting > VERIFY_ROWS ? (float)waiting / (float)g->info.n_layers : 0;
+    return (struct layer_prices){
+        .single_ns = c->single_ns, .pick_ns = c->pick_ns, .slope = c->slope, .more_rows = more};
+}
+
+/* Says what the sequence keeps for the layer. */
+static void set_use(const struct draft_options *o, struct generator *g)
+{
+    const struct layer_prices p = prices_of(g);
+    const struct layer_costs *l = &g->draft_costs.layer;
+    enum drafter_use use = DRAFTER_RESTS;
+    if (o->kind == DRAFT_MTP || (o->kind == DRAFT_AUTO && layer_costs_pays(l, &p)))
+        use = DRAFTER_FOLLOWS;
+    else if (o->kind == DRAFT_AUTO && !layer_costs_rests(l, &p))
+        use = DRAFTER_WAITS;
+    drafter_set_use(g->sequence, use);
+}
+
 int draft_new(struct draft **out, const struct draft_options *o, struct generator *g, struct moeflux_err *e)
 {
     uint32_t rows = verify_most(g->model), most = o->most ? o->most : DRAFT_MOST;
     *out = NULL;
-    if (o->kind == DRAFT_OFF || (o->kind == DRAFT_AUTO && !verify_pays(g->model)))
+    if (o->kind == DRAFT_OFF || (o->kind == DRAFT_AUTO && !verify_pays(g->model))) {
+        drafter_set_use(g->sequence, DRAFTER_RESTS);
         return 0;
+    }
+    set_use(o, g);
     if (rows < 2)
         return refuse(o, e);
     if (o->kind == DRAFT_MTP && !g->model->drafter)
@@ -290,6 +316,36 @@ static int prepare_mtp(struct draft *d, struct generator *g, int32_t id, struct 
     return n < 0 ? n : 0;
 }
 
+/* Learns from the last chain if the layer has proposed its tokens. */
+static void learn_layer(struct draft *d, struct generator *g)
+{
+    const struct layer_prices p = prices_of(g);
+    if (d->n_by_layer)
+        layer_costs_end(&g->draft_costs.layer, &p, d->n_by_layer, d->n_right);
+    d->n_by_layer = d->n_right = 0;
+}
+
+/* Asks the layer where the text does not repeat, if that pays or is to be tried. */
+static int prepare_auto(struct draft *d, struct generator *g, int32_t id, struct moeflux_err *e)
+{
+    struct draft_costs *c = &g->draft_costs;
+    uint64_t start = clock_ns();
+    learn_layer(d, g);
+    const struct layer_prices p = prices_of(g);
+    uint32_t most = (uint32_t)size_min(size_min(d->most, LAYER_MOST), d->room - 1);
+    set_use(&d->options, g);
+    if (d->n_ids > 1 || verify_is_late(g->sequence))
+        return 0;
+    uint32_t wanted = layer_costs_wanted(&c->layer, &p, most);
+    int n = wanted ? drafter_propose(g->sequence, id, wanted, d->ids + 1, e) : 0;
+    if (n <= 0)
+        return n;
+    d->n_ids += (uint32_t)n;
+    d->n_by_layer = (uint32_t)n;
+    layer_costs_begin(&c->layer, &p, (uint32_t)n, clock_ns() - start);
+    return 0;
+}
+
 /* ---- evaluations ---- */
 
 /* Notes the time of a chain of n tokens. A single measurement may be far off: another process ran. */
@@ -314,6 +370,9 @@ static int run(struct draft *d, struct generator *g, struct moeflux_err *e)
         d->most = n > 0 ? (uint32_t)n - 1 : 0;
     if (n > 1)
         time_chain(&g->draft_costs, (uint32_t)n, clock_ns() - start);
+    if (d->n_by_layer)
+        d->n_by_layer = n > 0 ? (uint32_t)n - 1 : 0;
+    g->draft_costs.layer.spent_ns += clock_ns() - start;
     d->counts.n_runs += n > 0;
     d->counts.n_drafted += n > 1 ? (uint64_t)n - 1 : 0;
     return n;
@@ -331,7 +390,10 @@ int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **r
     if (!d || d->most == 0)
         return 0;
     bool has = draft_has(d, g, id);
+    bool is_auto = d->options.kind == DRAFT_AUTO && g->model->drafter;
     int prepared = d->options.kind != DRAFT_MTP ? prepare(d, g, id) : has ? 0 : prepare_mtp(d, g, id, e);
+    if (prepared == 0 && is_auto && !has)
+        prepared = prepare_auto(d, g, id, e);
     if (prepared < 0)
         return prepared;
     d->waits = d->n_ids > 1;
@@ -360,6 +422,7 @@ void draft_count(struct draft *d, struct generator *g, uint64_t ns)
         return;
     d->counts.n_runs++;
     c->single_ns = c->single_ns ? c->single_ns - c->single_ns / 8 + ns / 8 : ns;
+    layer_costs_single(&c->layer, ns);
     /* A price that nothing has paid for long was perhaps another process's. */
     if (d->guess >= 0)
         c->slope -= c->slope / 256;
@@ -368,6 +431,7 @@ void draft_count(struct draft *d, struct generator *g, uint64_t ns)
 void draft_count_pick(struct draft_costs *c, uint64_t ns)
 {
     c->pick_ns = c->pick_ns ? c->pick_ns - c->pick_ns / 8 + ns / 8 : ns;
+    c->layer.spent_ns += ns;
 }
 
 struct draft_counts draft_counts_of(const struct draft *d)

@@ -8,8 +8,9 @@
  *   file    a text to follow: its next tokens, from where the answer agrees with it
  *   mtp     the model's own layer of multi-token prediction (engine/run/drafter.h): one token more than were
  *           right in the last chain
- *   auto    ngram while that saves time: not where experts are read from disk, and as many tokens as the
- *           shares of right proposals and the measured times suggest */
+ *   auto    ngram or, if the text does not repeat, mtp, while that saves time: not where experts are read
+ *           from disk, and as many tokens as the shares of right proposals and the measured times suggest
+ *           (layer_costs.h) */
 #ifndef MOEFLUX_GENERATE_DRAFT_H
 #define MOEFLUX_GENERATE_DRAFT_H
 
@@ -17,6 +18,7 @@
 #include <stdint.h>
 
 #include "engine/run/verify.h"
+#include "generate/layer_costs.h"
 
 struct draft;
 struct generator;
@@ -50,6 +52,7 @@ struct draft_costs {
     float slope;                /* time of each further token of a chain; one token by itself: 1 */
     uint64_t single_ns;         /* one token by itself, with the sampling after it */
     uint64_t pick_ns;           /* sampling after a token of a chain */
+    struct layer_costs layer;
 };
 
 struct draft_counts {

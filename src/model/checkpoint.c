@@ -44,7 +44,7 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
                         struct moeflux_err *e)
 {
     char *name;
-    int rc = c->drafts ? drafter_name(t->name, &name, e)
+    int rc = c->drafts ? drafter_name(c, t->name, &name, e)
                        : names_canonical(t->name, c->n_layers, c->family->bare_names, &name, e);
     *keep = name != NULL;
     if (rc < 0 || !name)
@@ -57,9 +57,10 @@ static int adopt_tensor(struct tensor *t, const struct config *c, const struct q
     return rc;
 }
 
-static int adopt_tensors(struct tensor_list *l, const struct config *c, const struct quant_config *q,
-                         size_t *n_left_out, struct moeflux_err *e)
+static int adopt_tensors(struct tensor_list *l, struct model_dir *m, const struct quant_config *q,
+                         struct moeflux_err *e)
 {
+    const struct config *c = &m->config;
     size_t kept = 0;
     int rc = 0;
     for (size_t i = 0; i < l->n && rc == 0; i++) {
@@ -74,7 +75,9 @@ static int adopt_tensors(struct tensor_list *l, const struct config *c, const st
     if (rc < 0)
         return rc;
     for (size_t i = kept; i < l->n; i++) {
-        *n_left_out += !str_ends_with(l->items[i].name, "rotary_emb.inv_freq");
+        const char *name = l->items[i].name;
+        m->n_left_out +=
+            !str_ends_with(name, "rotary_emb.inv_freq") && !(m->has_drafter && drafter_takes(c, name));
         free(l->items[i].name);
     }
     l->n = kept;
@@ -100,6 +103,15 @@ static bool has_published_convolution(const struct tensor *t, size_t n)
     return i < n;
 }
 
+/* Returns whether the files have a layer of multi-token prediction that can be used. */
+static bool has_drafter(const struct config *c, const struct tensor_list *l)
+{
+    uint32_t found = 0;
+    for (size_t i = 0; i < l->n; i++)
+        found |= drafter_part(c, l->items[i].name);
+    return found == DRAFTER_PARTS;
+}
+
 int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct moeflux_err *e)
 {
     struct safetensors s;
@@ -108,10 +120,9 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
     bool is_published = rc == 0 && has_published_name(&s.tensors, f->published_part);
     /* The drafter has no convolution, which tells otherwise. */
     is_published |= rc == 0 && m->is_drafter && has_published_convolution(s.tensors.items, s.tensors.n);
-    for (size_t i = 0; rc == 0 && f->has_drafter && i < s.tensors.n; i++)
-        m->has_drafter |= drafter_has(s.tensors.items[i].name);
+    m->has_drafter = rc == 0 && has_drafter(&m->config, &s.tensors);
     if (rc == 0)
-        rc = adopt_tensors(&s.tensors, &m->config, q, &m->n_left_out, e);
+        rc = adopt_tensors(&s.tensors, m, q, e);
     if (rc == 0 && m->is_drafter)
         rc = drafter_split(&s.tensors, m->path, e);
     if (rc == 0 && q->is_packed)

@@ -6,19 +6,51 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/format.h"
 #include "base/mem.h"
 #include "model/family.h"
 #include "model/tensor.h"
 
 static const char FC[] = "model.mtp.fc.";
 
+/* Names of the layer's tensors: how they begin in files, in canonical form. NULL: a copy of a tensor of the
+ * model, left out. */
+struct renaming {
+    const char *theirs, *ours;
+};
+
+/* The names of a form, after what all of them begin with; the first one that fits counts. */
+static const struct renaming mtp[] = {
+    {"layers.0.", "model.layers.0."}, {"norm.", "model.norm."}, {"", "model.mtp."}, {NULL}};
+static const struct renaming nextn[] = {{"eh_proj.", "model.mtp.fc."},
+                                        {"enorm.", "model.mtp.pre_fc_norm_embedding."},
+                                        {"hnorm.", "model.mtp.pre_fc_norm_hidden."},
+                                        {"shared_head.norm.", "model.norm."},
+                                        {"final_layernorm.", "model.norm."},
+                                        {"shared_head.head.", NULL},
+                                        {"embed_tokens.", NULL},
+                                        {"", "model.layers.0."},
+                                        {NULL}};
+static const struct form {
+    const struct renaming *names;
+    const char *start; /* start of all names; NULL: "layers.N.", N being the number of the model's layers */
+    const char *join;  /* the matrix that every layer has */
+} forms[] = {[DRAFTER_AS_MTP] = {mtp, "mtp.", "fc."}, [DRAFTER_AS_NEXTN] = {nextn, NULL, "eh_proj."}};
+
+/* Returns whether a layer of the model has the parts that the drafter's layer has. */
+static bool is_like(const struct config *c, uint32_t layer)
+{
+    return config_has_experts(c, layer) && config_mixer(c, layer)->kind != PART_DELTA_NET &&
+           !config_shares_choice(c, layer);
+}
+
 int drafter_config(struct config *c, const char *where, struct moeflux_err *e)
 {
     uint32_t like = c->n_layers;
-    while (like > 0 && config_mixer(c, like - 1)->kind == PART_DELTA_NET)
+    while (like > 0 && !is_like(c, like - 1))
         like--;
-    if (!c->family->has_drafter || like == 0)
-        return err_set(e, ERR_UNSUPPORTED, "%s: the multi-token prediction of %s is not known", where,
+    if (!c->family->drafter || like == 0)
+        return err_set(e, ERR_UNSUPPORTED, "%s: no layer of multi-token prediction of %s is supported", where,
                        c->family->name);
     c->layers[0] = c->layers[like - 1];
     c->drafts_as = c->n_layers;
@@ -45,33 +77,80 @@ static const char *bare(const char *name)
     return name;
 }
 
-bool drafter_has(const char *source)
+/* Returns the name of one of the layer's tensors after what all of them begin with; NULL: it is another
+ * tensor's. */
+static const char *in_layer(const struct config *c, const char *name)
 {
-    return after(bare(source), "mtp.") != NULL;
+    char layer[32];
+    const struct form *f = &forms[c->family->drafter];
+    snprintf(layer, sizeof layer, "layers.%u.", c->drafts ? c->drafts_as : c->n_layers);
+    return f->names ? after(name, f->start ? f->start : layer) : NULL;
 }
 
-int drafter_name(const char *source, char **out, struct moeflux_err *e)
+/* Finds the first renaming that fits a name; *rest is what follows. NULL: none does. */
+static const struct renaming *find_renaming(const struct renaming *r, const char *name, const char **rest)
 {
-    static const char *const names[][2] = {{"mtp.layers.0.", "model.layers.0."},
-                                           {"mtp.norm.", "model.norm."},
-                                           {"mtp.", "model.mtp."},
-                                           {"norm.", "model.mtp.last_norm."},
-                                           {"embed_tokens.", "model.embed_tokens."},
-                                           {"lm_head.", "lm_head."}};
-    const char *name = bare(source);
+    *rest = NULL;
+    while (r->theirs && !(*rest = after(name, r->theirs)))
+        r++;
+    return r->theirs ? r : NULL;
+}
+
+uint32_t drafter_part(const struct config *c, const char *source)
+{
+    static const char *const parts[] = {"model.mtp.fc.", "model.mtp.pre_fc_norm_embedding.",
+                                        "model.mtp.pre_fc_norm_hidden.", "model.norm."};
+    char ours[64] = "";
+    const char *rest = NULL, *own = in_layer(c, bare(source));
+    const struct renaming *r = own ? find_renaming(forms[c->family->drafter].names, own, &rest) : NULL;
+    uint32_t i = 0, n = sizeof parts / sizeof *parts;
+    if (r && r->ours)
+        snprintf(ours, sizeof ours, "%s%.40s", r->ours, rest);
+    while (i < n && !after(ours, parts[i]))
+        i++;
+    return i < n ? 1u << i : 0;
+}
+
+bool drafter_takes(const struct config *c, const char *source)
+{
+    return in_layer(c, bare(source)) != NULL;
+}
+
+const char *drafter_label(const struct config *c, char out[DRAFTER_LABEL])
+{
+    const struct form *f = &forms[c->family->drafter];
+    if (f->start)
+        snprintf(out, DRAFTER_LABEL, "%s%sweight", f->start, f->join);
+    else
+        snprintf(out, DRAFTER_LABEL, "model.layers.%u.%sweight", c->drafts ? c->drafts_as : c->n_layers,
+                 f->join);
+    return out;
+}
+
+int drafter_name(const struct config *c, const char *source, char **out, struct moeflux_err *e)
+{
+    static const struct renaming shared[] = {{"norm.", "model.mtp.last_norm."},
+                                             {"embed_tokens.", "model.embed_tokens."},
+                                             {"word_embeddings.", "model.embed_tokens."},
+                                             {"lm_head.", "lm_head."},
+                                             {NULL}};
+    const char *name = bare(source), *own = in_layer(c, name), *rest;
+    const struct renaming *r =
+        find_renaming(own ? forms[c->family->drafter].names : shared, own ? own : name, &rest);
     *out = NULL;
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *rest = after(name, names[i][0]);
-        if (!rest)
-            continue;
-        size_t n = strlen(names[i][1]) + strlen(rest) + 1;
-        *out = mem_new(n, 1, e);
-        if (!*out)
-            return ERR_MEMORY;
-        snprintf(*out, n, "%s%s", names[i][1], rest);
+    if (!r || !r->ours)
         return 0;
-    }
+    size_t n = strlen(r->ours) + strlen(rest) + 1;
+    *out = mem_new(n, 1, e);
+    if (!*out)
+        return ERR_MEMORY;
+    snprintf(*out, n, "%s%s", r->ours, rest);
     return 0;
+}
+
+bool drafter_shares(const char *name)
+{
+    return after(name, "model.embed_tokens") || after(name, "lm_head");
 }
 
 /* Describes one half of the columns of `whole`. */
@@ -92,9 +171,11 @@ static int split(struct tensor_list *l, size_t at, const char *where, struct moe
 {
     const struct tensor whole = l->items[at];
     struct tensor halves[2];
-    bool has_halves = whole.pieces.n_runs == 0 && whole.of_blocks == TENSOR_NO_BLOCKS && whole.n_dims == 2 &&
-                      whole.shape[0] > 0 && whole.shape[1] % 2 == 0 &&
-                      whole.bytes / whole.shape[0] % 2 == 0 && strlen(whole.name) < 40;
+    bool has_halves =
+        whole.pieces.n_runs == 0 && whole.of_blocks == TENSOR_NO_BLOCKS && whole.n_dims == 2 &&
+        whole.shape[0] > 0 && whole.shape[1] % 2 == 0 && whole.bytes / whole.shape[0] % 2 == 0 &&
+        strlen(whole.name) < 40 &&
+        (whole.dtype != DTYPE_BLOCKS || format_takes_cols(format_of(whole.format), whole.shape[1] / 2));
     if (!has_halves)
         return err_set(e, ERR_FORMAT, "%s: tensor %s has %" PRIu64 " columns, expected two matrices' columns",
                        where, tensor_label(&whole), whole.n_dims == 2 ? whole.shape[1] : 0);

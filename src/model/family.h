@@ -20,6 +20,14 @@ struct tensor_list;
 
 enum { FAMILY_MAX_TYPES = 3, FAMILY_LIST_TEXT = 512 };
 
+/* How checkpoints name the tensors of a layer of multi-token prediction (drafter.h). */
+enum drafter_form {
+    DRAFTER_NONE,   /* the layer is not published or not supported */
+    DRAFTER_AS_MTP, /* mtp.fc, mtp.norm, mtp.layers.0.X */
+    /* model.layers.N.eh_proj, .enorm, .hnorm, .shared_head.norm and .X after the last layer */
+    DRAFTER_AS_NEXTN
+};
+
 struct family {
     const char *name;                        /* shown to users: "Qwen3.5-MoE" */
     uint32_t id;                             /* part of saved states' fingerprints: never changed or reused */
@@ -43,8 +51,8 @@ struct family {
     /* Pairs of parts of tensor names: in files, canonical. A pair of NULL ends the list; NULL: none. */
     const char *const (*renamed)[2];
 
-    bool has_drafter; /* checkpoints may have a layer of multi-token prediction, named mtp.* (drafter.h) */
-    bool bare_names;  /* checkpoints' names have nothing before "layers.N." */
+    enum drafter_form drafter; /* how checkpoints name a layer of multi-token prediction */
+    bool bare_names;           /* checkpoints' names have nothing before "layers.N." */
     /* Lists with an entry for each layer may have more, for layers of multi-token prediction. */
     bool longer_lists;
 

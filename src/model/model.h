@@ -150,7 +150,7 @@ struct model_dir {
     char *path;
     bool packed;
     bool is_drafter;  /* only the checkpoint's drafter (drafter.h) */
-    bool has_drafter; /* a plain checkpoint has one's tensors */
+    bool has_drafter; /* its files have one */
     bool is_gguf;
     bool is_sketch;  /* has no files (sketch.h) */
     bool is_assumed; /* a sketch whose formats are assumed */
@@ -161,7 +161,7 @@ struct model_dir {
     uint32_t n_files;
     struct tensor *tensors; /* [n_tensors], sorted by name */
     size_t n_tensors;
-    size_t n_left_out; /* tensors of a checkpoint that are of its other parts: vision, more tokens */
+    size_t n_left_out;             /* tensors of a checkpoint that are of parts that are not read: vision */
     struct expert_layout *experts; /* [n_layers]; bytes 0: a layer without experts */
     uint64_t max_expert_bytes;     /* size of the largest expert, so of a slot for any */
     char *tokenizer_path;          /* tokenizer.json, tiktoken.model or the GGUF file; NULL: none */

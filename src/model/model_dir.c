@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "base/file.h"
 #include "base/gguf.h"
 #include "base/format.h"
 #include "base/json.h"
@@ -31,6 +32,7 @@
 struct opening {
     struct model_dir *m;
     struct layout layout;
+    struct layout whole;       /* that of the model, if layout is its drafter's (drafter.h) */
     json_t *config, *manifest; /* parsed files; NULL: missing */
 };
 
@@ -59,11 +61,32 @@ static int read_config(struct opening *o, struct moeflux_err *e)
     return rc;
 }
 
+/* Adds the model's embedding and head to its drafter's tensors. */
+static int add_shared(struct opening *o, struct tensor_list *l, struct moeflux_err *e)
+{
+    struct model_dir *m = o->m;
+    struct tensor_list all = {0};
+    json_t *manifest = NULL;
+    int rc = open_file_add(&m->files, &m->n_files, o->whole.weights, e);
+    if (rc == 0)
+        rc = manifest_read(o->whole.manifest, 1, m->files[1].bytes, &all, &manifest, e);
+    for (size_t i = 0; rc == 0 && i < all.n; i++)
+        if (drafter_shares(all.items[i].name)) {
+            rc = tensor_list_add(l, &all.items[i], e);
+            all.items[i].name = NULL;
+        }
+    tensor_list_free(&all);
+    json_decref(manifest);
+    return rc;
+}
+
 /* Reads the manifest into m->tensors. After a failure the caller owns what is in `l`. */
 static int read_manifest(struct opening *o, struct tensor_list *l, struct moeflux_err *e)
 {
     struct model_dir *m = o->m;
     int rc = manifest_read(o->layout.manifest, 0, m->files[0].bytes, l, &o->manifest, e);
+    if (rc == 0 && m->is_drafter)
+        rc = add_shared(o, l, e);
     if (rc == 0)
         rc = tensor_list_sort(l, m->path, e);
     if (rc < 0)
@@ -179,11 +202,21 @@ static int open_packed(struct opening *o, struct moeflux_err *e)
     tensor_list_free(&tensors);
     if (rc == 0)
         rc = read_config(o, e);
+    if (rc == 0 && m->is_drafter)
+        rc = drafter_config(&m->config, m->path, e);
     if (rc == 0)
         rc = model_check_tensors(m, e);
     if (rc == 0)
         rc = spread_read(&m->parts, m->path, e);
     return rc < 0 ? rc : add_expert_files(o, e);
+}
+
+static int fail_no_layer(const struct model_dir *m, struct moeflux_err *e)
+{
+    char name[DRAFTER_LABEL];
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: no tensor %s with its norms: it has no layer of multi-token prediction", m->path,
+                   drafter_label(&m->config, name));
 }
 
 static int open_plain(struct opening *o, struct moeflux_err *e)
@@ -200,8 +233,7 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
     m->fp8 = q.fp8;
     rc = checkpoint_open(m, &q, e);
     if (rc == 0 && m->is_drafter && !m->has_drafter)
-        rc = err_set(e, ERR_UNSUPPORTED, "%s: no tensor mtp.*: it has no layer of multi-token prediction",
-                     m->path);
+        rc = fail_no_layer(m, e);
     if (rc == 0)
         rc = model_check_tensors(m, e);
     if (rc == 0 && q.block && checkpoint_is_hugging_face(m))
@@ -210,9 +242,12 @@ static int open_plain(struct opening *o, struct moeflux_err *e)
     return rc < 0 ? rc : expert_places_from_tensors(m, e);
 }
 
-/* Counts a tensor, except numbers of routed experts, which are counted with their places. */
+/* Counts a tensor, except numbers of routed experts, which are counted with their places, and what a drafter
+ * has of its model. */
 static void count_bytes(struct model_dir *m, const struct tensor *t)
 {
+    if (m->is_drafter && drafter_shares(t->name))
+        return;
     if (table_has(t->name))
         m->table_bytes += t->bytes;
     else if (!expert_tensors_has(t->name) || str_ends_with(t->name, "_proj.bias"))
@@ -225,12 +260,34 @@ static void count_dense_bytes(struct model_dir *m)
         count_bytes(m, &m->tensors[i]);
 }
 
-static int fail_no_drafter(const struct model_dir *m, struct moeflux_err *e)
+/* Goes on with the directory of a converted model's drafter. */
+static int enter_drafter(struct opening *o, struct moeflux_err *e)
 {
-    return err_set(e, ERR_UNSUPPORTED,
-                   "%s: a converted model, which has no layer of multi-token prediction; its checkpoint may "
-                   "have it",
-                   m->path);
+    struct model_dir *m = o->m;
+    char *own = file_join(m->path, DRAFTER_DIR, e);
+    if (!own)
+        return ERR_MEMORY;
+    if (!file_exists(own)) {
+        free(own);
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: no " DRAFTER_DIR ": it was converted without a layer of multi-token prediction",
+                       m->path);
+    }
+    free(m->path);
+    m->path = own;
+    o->whole = o->layout;
+    int rc = layout_find(&o->layout, own, e);
+    if (rc == 0 && !o->layout.packed)
+        rc = err_set(e, ERR_FORMAT, "%s: no model_weights.json", own);
+    return rc;
+}
+
+static int find_drafter(struct model_dir *m, struct moeflux_err *e)
+{
+    char *own = file_join(m->path, DRAFTER_DIR, e);
+    m->has_drafter = own && file_exists(own);
+    free(own);
+    return own ? 0 : ERR_MEMORY;
 }
 
 /* Opens the files of a directory. */
@@ -240,15 +297,17 @@ static int open_dir(struct opening *o, const char *path, struct moeflux_err *e)
     int rc = layout_find(&o->layout, path, e);
     if (rc == 0) {
         m->packed = o->layout.packed;
-        rc = m->packed && m->is_drafter ? fail_no_drafter(m, e)
-             : m->packed                ? open_packed(o, e)
-                                        : open_plain(o, e);
+        if (m->packed)
+            rc = m->is_drafter ? enter_drafter(o, e) : find_drafter(m, e);
+        if (rc == 0)
+            rc = m->packed ? open_packed(o, e) : open_plain(o, e);
     }
     if (rc == 0) {
         m->tokenizer_path = o->layout.tokenizer;
         o->layout.tokenizer = NULL;
     }
     layout_free(&o->layout);
+    layout_free(&o->whole);
     json_decref(o->config);
     json_decref(o->manifest);
     return rc;

@@ -457,6 +457,10 @@ static int create_device(struct gpu *g, struct moeflux_err *e)
     int rc = vk_find_of_device(&g->vk, g->device, e);
     if (rc < 0)
         return rc;
+    g->lock = mem_new(1, sizeof(pthread_mutex_t), e);
+    if (!g->lock)
+        return ERR_MEMORY;
+    pthread_mutex_init(g->lock, NULL); /* a default mutex cannot fail */
     g->vk.GetDeviceQueue(g->device, g->queue_family, 0, &g->queue);
     g->vk.GetDeviceQueue(g->device, g->transfer_family, 0, &g->transfer_queue);
     return 0;
@@ -559,10 +563,22 @@ int gpu_open_preferred(struct gpu *g, struct moeflux_err *e)
     return rc;
 }
 
+struct gpu gpu_share(const struct gpu *g)
+{
+    struct gpu copy = *g;
+    copy.is_shared = true;
+    return copy;
+}
+
 void gpu_close(struct gpu *g)
 {
-    if (g->device && g->vk.DestroyDevice)
-        g->vk.DestroyDevice(g->device, NULL);
-    destroy_instance(&g->vk, g->instance);
+    if (!g->is_shared) {
+        if (g->device && g->vk.DestroyDevice)
+            g->vk.DestroyDevice(g->device, NULL);
+        destroy_instance(&g->vk, g->instance);
+        if (g->lock)
+            pthread_mutex_destroy(g->lock);
+        free(g->lock);
+    }
     *g = (struct gpu){0};
 }

@@ -2,6 +2,7 @@
 #ifndef MOEFLUX_VULKAN_DEVICE_H
 #define MOEFLUX_VULKAN_DEVICE_H
 
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -29,6 +30,8 @@ struct gpu {
     VkDevice device;
     VkQueue queue;
     uint32_t queue_family;
+    bool is_shared;         /* a copy: another struct gpu closes the device */
+    pthread_mutex_t *lock;  /* held while the queues are used: copies use the same ones */
     uint32_t index;         /* the device's index in gpu_list */
     VkQueue transfer_queue; /* the copy engines' queue if the device has one, else `queue` */
     uint32_t transfer_family;
@@ -68,6 +71,8 @@ bool gpu_is_preferred(const struct gpu_info *info);
 /* Opens the first such device of gpu_list. Returns 1, with nothing opened, if there is none or no Vulkan. A
  * GPU that fails to open is an error. */
 int gpu_open_preferred(struct gpu *g, struct moeflux_err *e);
+/* Makes a copy of an open device, which is closed before it. */
+struct gpu gpu_share(const struct gpu *g);
 void gpu_close(struct gpu *g);
 
 /* Fills e with "CALL: RESULT". Returns ERR_NO_FIT for out-of-memory results, ERR_LOST when the device

@@ -53,7 +53,9 @@ void stream_close(struct stream *s)
 {
     if (!s->gpu)
         return;
+    pthread_mutex_lock(s->gpu->lock);
     s->gpu->vk.DeviceWaitIdle(s->gpu->device);
+    pthread_mutex_unlock(s->gpu->lock);
     for (int i = 0; i < STREAM_RING; i++)
         if (s->ring[i].times)
             s->gpu->vk.DestroyQueryPool(s->gpu->device, s->ring[i].times, NULL);
@@ -331,7 +333,9 @@ static int queue_batch(struct stream *s, struct stream_batch *b, uint64_t *ticke
                           .signalSemaphoreInfoCount = 1,
                           .pSignalSemaphoreInfos = &signal};
     VkQueue queue = s->pipelines ? s->gpu->queue : s->gpu->transfer_queue;
+    pthread_mutex_lock(s->gpu->lock);
     VkResult r = s->gpu->vk.QueueSubmit2(queue, 1, &info, VK_NULL_HANDLE);
+    pthread_mutex_unlock(s->gpu->lock);
     if (r != VK_SUCCESS)
         return fail(s, r, "vkQueueSubmit2", e);
     s->n_submits++;

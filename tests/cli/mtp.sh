@@ -50,16 +50,59 @@ for device in reference auto; do
     cmp -s "$tmp/off" "$tmp/mtp" || fault "$device: $(cat "$tmp/off" "$tmp/mtp")"
 done
 
-claim a_gguf_file_with_the_layer_proposes_too
-python3 tests/lib/gguf_drafter.py tests/models/gguf/qwen35moe.gguf "$tmp/nextn.gguf"
-for kind in off mtp; do
-    run 0 "$MOEFLUX" -m "$tmp/nextn.gguf" --device cpu --raw -p 'a b c' --temp 0 -n 40 --ignore-eos --json \
-        --draft $kind
-    json 'j["tokens"]' >"$tmp/$kind"
+claim gguf_files_with_the_layer_propose_too
+for name in qwen35moe glm4moe glmdsa; do
+    python3 tests/lib/gguf_drafter.py tests/models/gguf/$name.gguf "$tmp/nextn.gguf"
+    for kind in off mtp; do
+        run 0 "$MOEFLUX" -m "$tmp/nextn.gguf" --device cpu --raw -p 'a b c' --temp 0 -n 40 --ignore-eos --json \
+            --draft $kind
+        json 'j["tokens"]' >"$tmp/$kind"
+    done
+    json_is 'j["drafted_tokens"] > 20' True
+    cmp -s "$tmp/off" "$tmp/mtp" || fault "$name: $(cat "$tmp/off" "$tmp/mtp")"
+    run 0 "$MOEFLUX" inspect "$tmp/nextn.gguf" --json
+    json_is 'j["multi_token_prediction"], j["tensors_left_out"]' '(True, 0)'
 done
-json_is 'j["drafted_tokens"] > 20' True
-cmp -s "$tmp/off" "$tmp/mtp" || fault "$(cat "$tmp/off" "$tmp/mtp")"
 fails 1 'nextn.eh_proj' -m tests/models/gguf/qwen35moe.gguf --device cpu --raw -p a --draft mtp
+
+claim convert_keeps_the_layer
+convert_keeps() {
+    run 0 "$MOEFLUX" convert "$1" "$tmp/kept"
+    run 0 "$MOEFLUX" inspect "$tmp/kept" --json
+    json_is 'j["multi_token_prediction"]' True
+    for kind in off mtp; do
+        run 0 "$MOEFLUX" -m "$tmp/kept" --device cpu --raw -p 'a b c' --temp 0 -n 40 --ignore-eos --json --draft $kind
+        json 'j["tokens"]' >"$tmp/$kind"
+    done
+    json_is 'j["drafted_tokens"] > 20' True
+    cmp -s "$tmp/off" "$tmp/mtp" || fault "$1: $(cat "$tmp/off" "$tmp/mtp")"
+    run 0 "$MOEFLUX" convert --verify "$tmp/kept"
+    rm -r "$tmp/kept"
+}
+convert_keeps "$model"
+convert_keeps "$tmp/nextn.gguf"
+run 0 "$MOEFLUX" convert --no-mtp "$model" "$tmp/kept"
+run 0 "$MOEFLUX" inspect "$tmp/kept" --json
+json_is 'j["multi_token_prediction"]' False
+fails 1 "$tmp/kept: no mtp" -m "$tmp/kept" --device cpu -p a --draft mtp
+
+claim the_plan_and_statistics_count_the_layer
+for kind in mtp auto off; do
+    run 0 "$MOEFLUX" -m "$model" --device cpu --plan --json --draft $kind
+    json 'j["multi_token_prediction_bytes"]' >"$tmp/$kind"
+done
+cmp -s "$tmp/mtp" "$tmp/auto" || fault "$(cat "$tmp/mtp" "$tmp/auto")"
+echo 0 | cmp -s - "$tmp/off" || fault "$(cat "$tmp/off")"
+[ "$(cat "$tmp/mtp")" -gt 1000000 ] || fault "$(cat "$tmp/mtp")"
+run 0 "$MOEFLUX" "$@" --temp 0 -n 8 --json=full --draft mtp
+json_is '1000000 < j["stats"]["multi_token_prediction_bytes"] <= '"$(cat "$tmp/mtp")" True
+
+claim auto_tries_it_and_answers_the_same
+run 0 "$MOEFLUX" "$@" --temp 0.8 -s 3 -n 400 --json --draft off
+plain=$(json "$answer")
+run 0 "$MOEFLUX" "$@" --temp 0.8 -s 3 -n 400 --json
+json_is "$answer" "$plain"
+json_is 'j["drafted_tokens"] > 0' True
 
 claim where_it_cannot_be_used_one_line_says_so
 run 0 "$MOEFLUX" convert tests/models/tiny "$tmp/packed"

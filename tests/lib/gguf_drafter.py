@@ -1,5 +1,6 @@
-"""Adds a layer of multi-token prediction to a GGUF file of Qwen3.5-MoE: its last layer's tensors once more, and a join
-that halves the embedding and the hidden state. usage: gguf_drafter.py SOURCE RESULT"""
+"""Adds a layer of multi-token prediction to a GGUF file, or replaces what it has of one: the tensors of its last
+layer with attention once more, and a join that halves the embedding and the hidden state.
+usage: gguf_drafter.py SOURCE RESULT"""
 import struct, sys
 
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -55,10 +56,12 @@ def main():
     ends = sorted(t[3] for t in tensors) + [len(data) - start]
     bodies = [(t[0], t[1], t[2], data[start + t[3]:start + ends[ends.index(t[3]) + 1]]) for t in tensors]
     arch = next(v for k, _, v in keys if k == 'general.architecture')[8:].decode()
-    layers = struct.unpack('<I', next(v for k, _, v in keys if k == arch + '.block_count'))[0]
-    keys = [(k, t, struct.pack('<I', layers + 1)) if k == arch + '.block_count' else (k, t, v) for k, t, v in keys]
-    keys.append((arch + '.nextn_predict_layers', U32, struct.pack('<I', 1)))
-    full = next(b[0].split('.')[1] for b in reversed(bodies) if b[0].endswith('.attn_q.weight'))
+    numbers = {k: struct.unpack('<I', v)[0] for k, t, v in keys if t == U32}
+    layers = numbers[arch + '.block_count'] - numbers.get(arch + '.nextn_predict_layers', 0)
+    changed = {arch + '.block_count': layers + 1, arch + '.nextn_predict_layers': 1}
+    keys = [k for k in keys if k[0] not in changed] + [(k, U32, struct.pack('<I', n)) for k, n in changed.items()]
+    bodies = [b for b in bodies if not b[0].startswith(f'blk.{layers}.')]
+    full = max(int(b[0].split('.')[1]) for b in bodies if b[0].endswith(('.attn_q.weight', '.attn_q_a.weight')))
     hidden = next(b[1][0] for b in bodies if b[0] == 'token_embd.weight')
     last, new = f'blk.{full}.', f'blk.{layers}.'
     bodies += [(new + b[0][len(last):], *b[1:]) for b in bodies if b[0].startswith(last)]

@@ -194,6 +194,7 @@ static const struct flag convert_flags[] = {
     TEXT(NULL, "spread", "DIR,..", spread, "spread the experts over these directories too"),
     SWITCH(NULL, "half-scales", half_scales, "GGUF: round scales, so Q4_K takes 5 bits, not 6"),
     SWITCH(NULL, "lossy", lossy, "GGUF: accept types that change by more than 4 %"),
+    SWITCH(NULL, "no-mtp", no_mtp, "leave the layer of multi-token prediction out"),
     SWITCH(NULL, "verify", verify, "check DST after writing; --verify DST: at any time"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),
     SAY_FLAGS,
@@ -639,6 +640,7 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     if (o->draft) /* options_check has parsed it */
         draft_options_parse(&draft, "--draft", o->draft, NULL);
     out->drafter = draft.kind == DRAFT_MTP;
+    out->drafter_auto = draft.kind == DRAFT_AUTO && !o->bench && !o->perplexity;
     out->profile = o->stats;
 }
 

@@ -124,7 +124,7 @@ struct options {
     int64_t connections, tries;        /* get */
     bool dry_run;                      /* get */
 
-    bool help, version, quiet, verify, lossy, half_scales, no_measure, no_selftest;
+    bool help, version, quiet, verify, lossy, half_scales, no_mtp, no_measure, no_selftest;
     const char *src, *dst;                          /* convert; inspect uses `model` */
     const char *spread;                             /* convert: directories with commas between them */
     int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */

@@ -69,7 +69,9 @@ static void shape(const struct facts *f, const struct moeflux_needs *n)
                : n->is_gguf   ? "GGUF, as it is"
                               : "safetensors, as they are");
     if (n->n_left_out)
-        facts_line(f, "left out", "%u tensors of vision or multi-token prediction", n->n_left_out);
+        facts_line(f, "left out", "%u tensors of vision or other parts", n->n_left_out);
+    if (n->has_drafter)
+        facts_line(f, "drafts", "a layer of multi-token prediction (--draft mtp)");
     if (n->n_windowed)
         snprintf(windows, sizeof windows, ", %u attention to %u positions", n->n_windowed, n->window);
     facts_line(f, "layers", "%u, %u of them full attention%s", n->n_layers, n->n_attention - n->n_windowed,
@@ -91,6 +93,7 @@ static void shape_counts(const struct facts *f, const struct moeflux_needs *n)
     facts_flag(f, "config_alone", n->is_sketch);
     facts_flag(f, "formats_assumed", n->is_assumed);
     facts_count(f, "tensors_left_out", n->n_left_out);
+    facts_flag(f, "multi_token_prediction", n->has_drafter);
     facts_count(f, "layers", n->n_layers);
     facts_count(f, "attention_layers", n->n_attention);
     facts_count(f, "window_layers", n->n_windowed);

@@ -122,6 +122,8 @@ static void report(const struct facts *f, const struct moeflux_plan *p)
         experts(f, "  of them pinned", p->n_pinned, p);
     if (!p->is_unified)
         experts(f, "  experts on host", p->n_host_slots, p);
+    facts_bytes(f, "multi_token_prediction_bytes", p->drafter_bytes ? "  draft layer" : NULL,
+                p->drafter_bytes, "multi-token prediction: weights, states, experts");
     facts_count(f, "slot_bytes", p->slot_bytes);
     facts_count(f, "experts", p->n_experts);
     facts_count(f, "slots", p->n_slots);

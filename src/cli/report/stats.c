@@ -241,6 +241,9 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
     number_show_bytes(state, sizeof state, (double)checkpoints);
     if (checkpoints)
         str_addf(to, ", %s checkpoints", state);
+    number_show_bytes(state, sizeof state, (double)es.drafter_bytes);
+    if (es.drafter_bytes)
+        str_addf(to, ", %s multi-token prediction", state);
     number_show_bytes(state, sizeof state, (double)es.device_used_bytes);
     if (es.device_used_bytes)
         str_addf(to, "; %s of device memory in all", state);
@@ -340,6 +343,7 @@ static void add_counts(const struct facts *f, const struct moeflux_stats *es, ui
     facts_count(f, "weights_bytes", es->weights_bytes);
     facts_count(f, "weights_mapped_bytes", es->weights_mapped_bytes);
     facts_count(f, "state_bytes", es->state_bytes);
+    facts_count(f, "multi_token_prediction_bytes", es->drafter_bytes);
     facts_count(f, "device_used_bytes", es->device_used_bytes);
     facts_count(f, "checkpoint_bytes", checkpoint_bytes);
 }

@@ -19,6 +19,7 @@
 #include "model/gguf/config.h"
 #include "model/gguf/names.h"
 #include "model/gguf/tensors.h"
+#include "model/drafter.h"
 #include "model/family.h"
 #include "model/fused.h"
 #include "convert/gguf/blocks.h"
@@ -156,6 +157,8 @@ static int add_tensors(struct gguf_source *s, struct model_dir *m, struct tensor
     for (size_t i = 0; rc == 0 && i < l->n; i++)
         rc = add_place(s, &m->config, from[i], l, &l->items[i], e);
     free(from);
+    if (rc == 0 && m->is_drafter)
+        rc = drafter_split(l, m->path, e);
     if (rc == 0)
         rc = fused_split(l, m->config.family->fused, &m->config, 0, m->path, e);
     return rc < 0 ? rc : tensor_list_sort(l, m->path, e);

@@ -175,7 +175,7 @@ int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, cons
 {
     const struct exec_options x = {.device = o->device,
                                    .profile = o->profile,
-                                   .shares_threads_with = threads_of,
+                                   .shares_with = threads_of,
                                    .staged = h && h->staged,
                                    .shelf = h ? h->shelf : NULL,
                                    .n_threads = o->n_threads,
@@ -216,7 +216,7 @@ int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const
 {
     const struct exec_options x = {.device = "cpu",
                                    .profile = o->profile,
-                                   .shares_threads_with = threads_of,
+                                   .shares_with = threads_of,
                                    .n_threads = o->n_threads,
                                    .isa = o->cpu_isa};
     int rc = exec_open(out, &x, e);

@@ -103,7 +103,7 @@ int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, b
 int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e);
 
 /* Opens the device that the options name, with its default settings. h may be NULL. threads_of:
- * exec_options.shares_threads_with. */
+ * exec_options.shares_with. */
 int load_plan_open_exec(struct exec **out, const struct moeflux_options *o, const struct test_hooks *h,
                         const struct exec *threads_of, struct moeflux_err *e);
 /* Does the same and applies prompt_type. ERR_USAGE; ERR_UNSUPPORTED: float16 is requested and the device has

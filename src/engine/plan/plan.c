@@ -131,6 +131,51 @@ static int describe_first(struct moeflux_plan *to, const struct stage_plan *plan
     return describe_side(to, &plan->of[i], m, d->execs[i], o, e);
 }
 
+/* Computes the memory of the layer of multi-token prediction. */
+static int measure_drafter(uint64_t *bytes, const struct devices *d, const struct moeflux_options *o,
+                           struct moeflux_err *e)
+{
+    struct moeflux_options own = *o;
+    struct model_dir layer;
+    struct stage_plan p;
+    own.memory_bytes = own.gpu_memory_bytes = 0;
+    own.n_gpu_memory = own.n_tensor_split = 0;
+    own.active_experts = 0;
+    own.expert_share = 0;
+    own.pin = own.usage = NULL;
+    int rc = model_dir_open_drafter(&layer, o->dir, e);
+    if (rc < 0)
+        return rc;
+    rc = stage_plan_make(&p, &layer, d, &own, e);
+    if (rc == 0)
+        *bytes = p.of[0].weights_bytes + p.of[0].state_bytes + p.of[0].activation_bytes +
+                 expert_store_full_bytes(&layer, p.of[0].layers);
+    model_dir_close(&layer);
+    return rc;
+}
+
+/* Adds the layer, if moeflux_model_open would open it. The model's experts come first; the layer gets what
+ * they leave. */
+static int add_drafter(struct moeflux_plan *to, const struct model_dir *m, const struct devices *d,
+                       const struct moeflux_options *o, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    const struct exec_caps caps = exec_get_caps(d->execs[0]);
+    /* Batched decode in matrix arithmetic takes no chains. */
+    bool takes_chains = o->n_parallel <= EXEC_MAX_INVARIANT || !caps.prompt_is_f16;
+    bool may_draft = m->has_drafter && d->n == 1 && to->experts_resident && to->n_cpu_layers == 0;
+    if (m->is_sketch || !(o->drafter || (o->drafter_auto && may_draft && takes_chains)))
+        return 0;
+    int rc = measure_drafter(&to->drafter_bytes, d, o, &why);
+    if (rc < 0 && o->drafter)
+        return err_set(e, why.code, "%s", why.text);
+    uint64_t taken =
+        to->weights_bytes + to->state_bytes + to->activation_bytes + to->n_slots * to->slot_bytes;
+    if (!o->drafter && to->drafter_bytes + taken > to->device_bytes)
+        to->drafter_bytes = 0;
+    return 0;
+}
+
 int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e)
 {
     return test_hooks_make_plan(o, NULL, out, e);
@@ -157,6 +202,8 @@ int test_hooks_make_plan(const struct moeflux_options *o, const struct test_hook
         rc = stage_plan_make(&p, &m, &d, o, e);
     if (rc == 0)
         fill(out, &p, &m, &d, o);
+    if (rc == 0)
+        rc = add_drafter(out, &m, &d, o, e);
     if (rc == 0 && m.is_sketch)
         snprintf(out->expert_io, sizeof out->expert_io, "not known before the files are there");
     else if (rc == 0)

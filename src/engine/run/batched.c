@@ -194,7 +194,7 @@ bool batched_takes_prompts(const struct moeflux_model *m)
 {
     const struct stage *at = &m->stages[0];
     return moeflux_max_batched(m) > 1 && m->n_stages == 1 && at->batched_plan_n > 0 &&
-           !stage_has_cpu_layers(at) && !drafter_wants(m) && !m->dir.config.drafts;
+           !stage_has_cpu_layers(at) && !m->keeps_hidden;
 }
 
 bool batched_takes_prompt(const struct batched_prompt *p)

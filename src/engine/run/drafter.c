@@ -6,6 +6,7 @@
 #include "base/mem.h"
 #include "engine/run/work.h"
 #include "engine/sequence.h"
+#include "engine/state/stores.h"
 
 static uint32_t hidden_of(const struct moeflux_session *s)
 {
@@ -43,7 +44,7 @@ int drafter_open(struct moeflux_model *m, const struct moeflux_options *o, struc
     own.active_experts = 0;
     own.expert_share = 0;
     take_the_rest(&own, m, o);
-    int rc = model_open_drafter(&m->drafter, &own, m->stages[0].exec, e);
+    int rc = model_open_drafter(m, &own, e);
     if (rc < 0)
         return rc;
     return m->drafter->resident
@@ -51,24 +52,25 @@ int drafter_open(struct moeflux_model *m, const struct moeflux_options *o, struc
                : err_set(e, ERR_NO_FIT, "draft mtp: no memory for all experts of its layer: leave it out");
 }
 
-bool drafter_wants(const struct moeflux_model *m)
+bool drafter_wants(const struct moeflux_session *s)
 {
-    return m->keeps_hidden;
+    return s->drafter.rows && s->drafter.use != DRAFTER_RESTS;
+}
+
+void drafter_set_use(struct moeflux_session *s, enum drafter_use use)
+{
+    s->drafter.use = s->drafter.rows ? use : DRAFTER_RESTS;
 }
 
 /* ---- a sequence ---- */
 
-int drafter_begin(struct moeflux_session *s, struct moeflux_err *e)
+/* Makes the drafter's sequence and what goes to it. */
+static int make_rows(struct moeflux_session *s, struct moeflux_err *e)
 {
     struct drafter_rows *d = &s->drafter;
     const struct moeflux_model *m = s->model;
     uint32_t hidden = hidden_of(s);
-    if (m->dir.config.drafts) {
-        d->own = mem_new(hidden, sizeof *d->own, e);
-        return d->own ? 0 : ERR_MEMORY;
-    }
-    if (!m->drafter)
-        return 0;
+    d->use = m->drafter_waits ? DRAFTER_WAITS : DRAFTER_FOLLOWS;
     d->cap = m->max_chunk + VERIFY_ROWS;
     d->waiting = mem_new((uint64_t)d->cap * hidden, sizeof *d->waiting, e);
     d->chain = mem_new((uint64_t)VERIFY_ROWS * hidden, sizeof *d->chain, e);
@@ -77,6 +79,29 @@ int drafter_begin(struct moeflux_session *s, struct moeflux_err *e)
     if (!d->waiting || !d->chain || !d->ids || !d->logits)
         return ERR_MEMORY;
     return moeflux_session_new(&d->rows, m->drafter, s->max_context, e);
+}
+
+int drafter_begin(struct moeflux_session *s, struct moeflux_err *e)
+{
+    struct drafter_rows *d = &s->drafter;
+    const struct moeflux_model *m = s->model;
+    struct moeflux_err why = {0};
+    if (m->dir.config.drafts) {
+        d->own = mem_new(hidden_of(s), sizeof *d->own, e);
+        return d->own ? 0 : ERR_MEMORY;
+    }
+    if (!m->drafter)
+        return 0;
+    int rc = make_rows(s, &why);
+    if (rc == 0)
+        return 0;
+    /* Nobody asked for it: the sequence does without. */
+    if (m->drafter_waits && (rc == ERR_NO_FIT || rc == ERR_MEMORY)) {
+        drafter_end(s);
+        d->use = DRAFTER_RESTS;
+        return 0;
+    }
+    return err_set(e, why.code, "%s", why.text);
 }
 
 void drafter_end(struct moeflux_session *s)
@@ -120,6 +145,23 @@ static void go_back(struct moeflux_session *s, uint32_t pos)
     d->n = 0;
 }
 
+/* Lets at most MOST_WAITING hidden states wait; if there are more, the last KEPT. Returns how many of n new
+ * ones do not count. */
+static uint32_t drop_first(struct moeflux_session *s, uint32_t n)
+{
+    enum { MOST_WAITING = 64, KEPT = 32 };
+    struct drafter_rows *d = &s->drafter;
+    uint64_t row = hidden_of(s);
+    if (d->use != DRAFTER_WAITS || d->n + n <= MOST_WAITING)
+        return 0;
+    uint32_t old = n < KEPT ? (uint32_t)size_min(KEPT - n, d->n) : 0, end = d->end;
+    memmove(d->waiting, d->waiting + (d->n - old) * row, old * row * sizeof *d->waiting);
+    begin_at(d, end - old);
+    d->n = old;
+    d->end = end;
+    return n > KEPT ? n - KEPT : 0;
+}
+
 /* Appends the hidden states of n tokens from position `pos` on. */
 static void append(struct moeflux_session *s, uint32_t pos, const float *hidden, uint32_t n)
 {
@@ -127,32 +169,43 @@ static void append(struct moeflux_session *s, uint32_t pos, const float *hidden,
     uint64_t row = hidden_of(s);
     if (d->mark != s->mark || d->end != pos)
         go_back(s, pos);
-    if (d->n + n > d->cap)
-        begin_at(d, pos);
+    uint32_t dropped = drop_first(s, n);
+    if (d->n + n - dropped > d->cap || dropped)
+        begin_at(d, pos + dropped);
+    hidden += dropped * row;
+    n -= dropped;
     memcpy(d->waiting + d->n * row, hidden, n * row * sizeof *hidden);
     d->n += n;
     d->end += n;
     d->mark = s->mark;
 }
 
+/* Takes the hidden states of a batch of sequences. */
+static void take_batch(const struct work *w, const float *hidden)
+{
+    for (uint32_t i = 0; i < w->n; i++)
+        if (drafter_wants(w->list[i]))
+            append(w->list[i], w->list[i]->pos + w->ahead, hidden + i * (uint64_t)hidden_of(w->list[i]), 1);
+}
+
 void drafter_take(const struct work *w, const float *hidden)
 {
     struct moeflux_session *s = w->list[0];
     uint64_t row = hidden_of(s);
-    if (w->m->dir.config.drafts)
+    if (w->is_batched && !w->is_chain)
+        take_batch(w, hidden);
+    else if (w->m->dir.config.drafts)
         memcpy(s->drafter.own, hidden + (w->n - 1) * row, row * sizeof *hidden);
-    else if (w->is_chain)
+    else if (drafter_wants(s) && w->is_chain)
         memcpy(s->drafter.chain, hidden, w->n * row * sizeof *hidden);
-    else if (!w->is_batched)
+    else if (drafter_wants(s))
         append(s, s->pos + w->ahead, hidden, w->n);
-    else
-        for (uint32_t i = 0; i < w->n; i++)
-            append(w->list[i], w->list[i]->pos + w->ahead, hidden + i * row, 1);
 }
 
 void drafter_take_chained(struct moeflux_session *s, uint32_t at)
 {
-    append(s, s->pos, s->drafter.chain + (uint64_t)at * hidden_of(s), 1);
+    if (drafter_wants(s))
+        append(s, s->pos, s->drafter.chain + (uint64_t)at * hidden_of(s), 1);
 }
 
 /* ---- rows ---- */
@@ -192,7 +245,7 @@ int drafter_follow(struct moeflux_session *s, struct moeflux_err *e)
 {
     struct drafter_rows *d = &s->drafter;
     uint64_t row = hidden_of(s);
-    if (!d->rows || d->mark != s->mark || d->end != s->pos || s->pos == 0)
+    if (!d->rows || d->use != DRAFTER_FOLLOWS || d->mark != s->mark || d->end != s->pos || s->pos == 0)
         return 0;
     uint32_t n = find_ids(s, s->pos - 1);
     if (n == 0)
@@ -205,6 +258,59 @@ int drafter_follow(struct moeflux_session *s, struct moeflux_err *e)
     return 0;
 }
 
+/* ---- states ---- */
+
+bool drafter_has_rows(const struct moeflux_session *s)
+{
+    const struct drafter_rows *d = &s->drafter;
+    return d->rows && d->mark == s->mark && d->end == s->pos && s->pos > 0 && d->n <= VERIFY_ROWS;
+}
+
+int drafter_reserve(struct moeflux_session *s, uint32_t n, struct moeflux_err *e)
+{
+    begin_at(&s->drafter, 0);
+    return sequence_reserve(s->drafter.rows, n, e);
+}
+
+void drafter_put_back(struct moeflux_session *s, uint32_t n_rows, uint32_t base, uint32_t n_waiting)
+{
+    struct drafter_rows *d = &s->drafter;
+    struct moeflux_session *r = d->rows;
+    for (uint32_t i = 0; i < n_rows; i++)
+        r->history[i] = base + i + 1 < s->pos ? s->history[base + i + 1] : -1;
+    sequence_set_position(r, n_rows, 0);
+    r->window_from = stores_first_in_windows(r->model, n_rows);
+    d->base = base;
+    d->n = n_waiting;
+    d->end = s->pos;
+    d->mark = s->mark;
+}
+
+int drafter_fork(struct moeflux_session *to, struct moeflux_session *from, struct moeflux_err *e)
+{
+    const struct drafter_rows *a = &from->drafter;
+    struct drafter_rows *b = &to->drafter;
+    uint64_t row = hidden_of(to);
+    if (!b->rows)
+        return 0;
+    begin_at(b, to->pos);
+    if (a->mark != from->mark || a->end != from->pos || to->pos <= a->base)
+        return 0;
+    uint32_t n = to->pos - a->base, n_rows = (uint32_t)size_min(n, a->rows->pos);
+    int rc = moeflux_session_fork(b->rows, a->rows, n_rows, e);
+    if (rc == ERR_USAGE) /* they cannot be cut there */
+        return 0;
+    if (rc < 0)
+        return give_up(b, rc);
+    b->n = n - n_rows;
+    memcpy(b->waiting, a->waiting, b->n * row * sizeof *a->waiting);
+    b->base = a->base;
+    b->mark = to->mark;
+    return 0;
+}
+
+/* ---- proposals ---- */
+
 static int32_t largest(const float *logits, uint32_t n)
 {
     uint32_t best = 0;
@@ -214,11 +320,16 @@ static int32_t largest(const float *logits, uint32_t n)
     return (int32_t)best;
 }
 
+uint32_t drafter_n_waiting(const struct moeflux_session *s)
+{
+    return s->drafter.rows ? s->drafter.n : 0;
+}
+
 int drafter_propose(struct moeflux_session *s, int32_t id, uint32_t most, int32_t *out, struct moeflux_err *e)
 {
     struct drafter_rows *d = &s->drafter;
     uint32_t vocab = s->model->dir.config.vocab_size;
-    if (!d->rows || d->mark != s->mark || d->end != s->pos || d->n == 0 || most == 0)
+    if (!d->rows || !drafter_wants(s) || d->mark != s->mark || d->end != s->pos || d->n == 0 || most == 0)
         return 0;
     uint32_t n = find_ids(s, s->pos - 1) + 1;
     d->ids[n - 1] = id;

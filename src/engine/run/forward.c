@@ -491,7 +491,7 @@ int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_e
     assert(m->n_stages > 0 && m->n_stages <= MOEFLUX_MAX_DEVICES);
     /* The hidden states of a token in flight would overwrite those that the host still reads. */
     l.runs_on = s->choice && !c->is_batched && !l.is_watched && m->resident && m->n_stages == 1 &&
-                !m->keeps_hidden &&
+                (!m->keeps_hidden || s->drafter.use == DRAFTER_RESTS) &&
                 !m->stages[0].ngrams.tables; /* the host must know a token to read its rows */
     for (uint32_t i = 0; i < m->n_stages; i++)
         l.workers[i] = (struct worker){.forward = &l, .idx = i};

@@ -22,6 +22,8 @@ static int open_arch(struct stage *at, struct moeflux_model *m, const struct loa
                      struct moeflux_err *e)
 {
     int rc = loader_init(&at->loader, at->exec, &m->dir, &m->progress, p->n_readers, e);
+    if (m->drafts_for && exec_shares_memory(at->exec))
+        at->loader.model = &m->drafts_for->stages[0].loader;
     at->loader.loaded_bytes = before;
     at->loader.end_bytes = before + p->weights_bytes;
     const struct arch_request r = {.exec = at->exec,

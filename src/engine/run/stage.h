@@ -158,7 +158,7 @@ int stage_open(struct stage *at, struct moeflux_model *m, const struct load_plan
 /* Opens the crossing to the next stage, if possible. Both stages must be open. */
 void stage_open_crossing(struct stage *at);
 /* Opens its experts, and the CPU that computes those of at->cpu_layers. threads_of: the CPU's
- * exec_options.shares_threads_with. */
+ * exec_options.shares_with. */
 int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct load_plan *p,
                        const struct moeflux_options *o, const struct test_hooks *h,
                        const struct exec *threads_of, struct moeflux_err *e);

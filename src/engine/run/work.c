@@ -651,7 +651,7 @@ int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struc
     if (!plain && w->ahead == 0 && !w->batch.n_prompts && (!w->is_batched || w->n <= EXEC_MAX_INVARIANT))
         track(w, at);
     rc = plain ? decode_stage(w, p, e) : has_rows ? run_tokens(p, e) : run_chunk(p, w->is_last, e);
-    if (rc == 0 && is_last(p) && drafter_wants(w->m))
+    if (rc == 0 && is_last(p) && w->m->keeps_hidden)
         drafter_take(w, (const float *)(const void *)(at->last.host ? at->last.host : at->view.x.host));
     return rc;
 }

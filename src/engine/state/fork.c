@@ -121,5 +121,8 @@ int moeflux_session_fork(struct moeflux_session *to, struct moeflux_session *fro
     memcpy(to->history, from->history, pos * sizeof *to->history);
     sequence_set_position(to, pos, parity);
     to->window_from = stores_first_in_windows(to->model, pos);
-    return 0;
+    rc = drafter_fork(to, from, e);
+    if (rc < 0)
+        moeflux_session_clear(to, NULL);
+    return rc;
 }

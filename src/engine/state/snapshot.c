@@ -154,11 +154,23 @@ uint64_t snapshot_bytes(const struct moeflux_model *m, const struct snapshot *h)
            sizeof(uint64_t);
 }
 
+struct snapshot snapshot_of_drafter(const struct moeflux_model *m, const struct snapshot_drafter *d)
+{
+    return (struct snapshot){.version = 4, .kv = m->drafter->kv_type, .n_tokens = d->n_rows};
+}
+
+uint64_t snapshot_drafter_bytes(const struct moeflux_model *m, const struct snapshot_drafter *d)
+{
+    const struct snapshot h = snapshot_of_drafter(m, d);
+    return sizeof *d + body_bytes(m->drafter, &h) +
+           (uint64_t)d->n_waiting * m->dir.config.hidden * sizeof(float);
+}
+
 /* ---- the header ---- */
 
 /* The fields of versions 3 and 4 after the words. */
 struct tail {
-    uint32_t kv, n_tokens, n_checkpoints, zero;
+    uint32_t kv, n_tokens, n_checkpoints, has_drafter;
     uint64_t fingerprint, bytes, check;
 };
 _Static_assert(sizeof(struct tail) == 40, "written as it stands");
@@ -170,6 +182,7 @@ uint32_t snapshot_encode(const struct snapshot *h, uint8_t *out)
     struct tail t = {.kv = (uint32_t)h->kv,
                      .n_tokens = h->n_tokens,
                      .n_checkpoints = h->n_checkpoints,
+                     .has_drafter = h->has_drafter,
                      .fingerprint = h->fingerprint,
                      .bytes = h->bytes};
     memcpy(out, head, sizeof head);
@@ -192,7 +205,10 @@ static int decode_tail(struct snapshot *h, const uint8_t *in, const char *path, 
                        (unsigned long long)t.bytes);
     if (t.kv > KV_TYPE_Q8_0)
         return err_set(e, ERR_FORMAT, "%s: rows of type %u, expected 0 to 2", path, t.kv);
+    if (t.has_drafter > 1)
+        return err_set(e, ERR_FORMAT, "%s: parts of %u drafters, expected 0 or 1", path, t.has_drafter);
     h->kv = (enum kv_type)t.kv;
+    h->has_drafter = t.has_drafter;
     h->n_tokens = t.n_tokens;
     h->n_checkpoints = t.n_checkpoints;
     h->fingerprint = t.fingerprint;

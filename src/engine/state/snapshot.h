@@ -4,14 +4,18 @@
  *               (MLA: heads), head size (MLA: nope + rope), bytes of a convolution window, bytes of S;
  *               that is all of version 1 (32 bytes)
  *               u32 kv_lora_rank, rope_dim; that is all of version 2 (40 bytes)
- *               u32 type of the rows, tokens n, checkpoints c, 0; u64 fingerprint, bytes of the file,
+ *               u32 type of the rows, tokens n, checkpoints c, 0 or 1; u64 fingerprint, bytes of the file,
  *               XXH3 of the header before it; version 3 (80 bytes)
  *               version 4 has after the layers: u32 number of all stores, u64 XXH3 of their layout, 4 zeros
  *   from 3 on   i32 [n] ids, -1: not known
  *   each layer  i32 n if it has rows; its stores (arch.h) in order: rows [n], fixed: the current copy;
  *               windows: rows [n], in version 4 those that the next token may see
  *   from 3 on   c times, ascending: u32 position, each layer's fixed stores, in version 4 also its windows
- *               [window - 1], zeros after the last row; u64 XXH3 of all bytes before it
+ *               [window - 1], zeros after the last row
+ *   if the header has 1 in place of its last 0: rows of the drafter (engine/run/drafter.h): u32 their number
+ *               r, position of the first, hidden states h that wait, 0; u64 fingerprint of the drafter; its
+ *               layer as those above, as version 4 has it for r tokens; f32 [h][hidden]
+ *   from 3 on   u64 XXH3 of all bytes before it
  *
  * A model is saved in version 3 if every layer has two stores, rows of all positions or fixed; else in 4. */
 #ifndef MOEFLUX_ENGINE_STATE_SNAPSHOT_H
@@ -43,7 +47,14 @@ struct snapshot {
     enum kv_type kv;                /* type of the KV cache; float32 before version 3 */
     uint32_t n_tokens;              /* not in the header before version 3 */
     uint32_t n_checkpoints;         /* versions 3 and 4, like the rest */
+    bool has_drafter;
     uint64_t fingerprint, bytes;
+};
+
+/* What precedes the drafter's rows. */
+struct snapshot_drafter {
+    uint32_t n_rows, base, n_waiting, zero;
+    uint64_t fingerprint;
 };
 
 /* Returns whether versions 1 to 3 can hold the model's states: every layer has two stores of one kind. */
@@ -61,8 +72,13 @@ void snapshot_copy_row(const struct arch_store *t, void *dst, enum kv_type to, c
                        enum kv_type from);
 /* Returns the bytes of the header; 0: no such version. */
 uint32_t snapshot_header_bytes(uint32_t version);
-/* Returns the bytes of the whole file. h: only version, kv, n_tokens and n_checkpoints are used. */
+/* Returns the bytes of the whole file without the drafter's rows, which precede the last 8. h: only version,
+ * kv, n_tokens and n_checkpoints are used. */
 uint64_t snapshot_bytes(const struct moeflux_model *m, const struct snapshot *h);
+/* Returns the form in which the drafter's rows are saved. */
+struct snapshot snapshot_of_drafter(const struct moeflux_model *m, const struct snapshot_drafter *d);
+/* Returns the bytes of the drafter's part. m: the model. */
+uint64_t snapshot_drafter_bytes(const struct moeflux_model *m, const struct snapshot_drafter *d);
 
 /* Fills out [SNAPSHOT_MAX_HEADER], returns the header's bytes. */
 uint32_t snapshot_encode(const struct snapshot *h, uint8_t *out);

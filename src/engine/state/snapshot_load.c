@@ -24,6 +24,8 @@ struct source {
     XXH3_state_t *hash;
     uint8_t *piece, *rows; /* [SNAPSHOT_PIECE] each: what was read last; rows with gaps between them */
     uint64_t at, total;
+    struct snapshot_drafter drafter; /* the part that is taken */
+    bool takes_drafter;              /* it is this model's, else it is skipped */
     int rc;
     struct moeflux_err *e;
 };
@@ -137,13 +139,14 @@ static void get_rows(struct source *r, const struct arch_store *t, const struct 
     }
 }
 
-/* Reads a layer's stores; fixed ones into the copy of parity 0. */
-static void get_layer(struct source *r, uint32_t layer, const struct snapshot *h)
+/* Reads a layer's stores into `s`, the sequence or its drafter's; fixed ones into the copy of parity 0. */
+static void get_layer(struct source *r, const struct moeflux_session *s, uint32_t layer,
+                      const struct snapshot *h)
 {
-    struct moeflux_model *m = r->s->model;
+    struct moeflux_model *m = s->model;
     const struct arch_stores *y = model_stores(m, layer);
     r->stage = model_stage(m, layer);
-    r->on = &r->s->on[r->stage - m->stages];
+    r->on = &s->on[r->stage - m->stages];
     if (stores_has_rows(y)) {
         int32_t n = 0;
         get(r, &n, sizeof n);
@@ -209,6 +212,32 @@ static void get_checkpoint(struct source *r, uint32_t *after, const struct snaps
         free(state);
 }
 
+/* Reads the drafter's rows and hidden states, or passes over another model's. */
+static void get_drafter(struct source *r)
+{
+    struct moeflux_session *s = r->s;
+    const struct snapshot_drafter *d = &r->drafter;
+    struct snapshot_drafter head;
+    uint64_t end = r->total - sizeof(uint64_t);
+    r->takes_drafter &= s->drafter.rows != NULL;
+    while (!r->takes_drafter && r->rc == 0 && r->at < end)
+        get(r, r->piece, size_min(end - r->at, SNAPSHOT_PIECE));
+    if (!r->takes_drafter)
+        return;
+    get(r, &head, sizeof head);
+    if (r->rc == 0)
+        r->rc = drafter_reserve(s, d->n_rows, r->e);
+    if (r->rc == 0)
+        r->rc = stage_enter_all(s->model->drafter, r->e);
+    if (r->rc < 0)
+        return;
+    const struct snapshot h = snapshot_of_drafter(s->model, d);
+    get_layer(r, s->drafter.rows, 0, &h);
+    stage_give_all(s->model->drafter);
+    get_numbers(r, s->drafter.waiting, (uint64_t)d->n_waiting * s->model->dir.config.hidden * sizeof(float),
+                KV_TYPE_F32, 0);
+}
+
 static int get_all(struct source *r, const struct snapshot *h)
 {
     struct moeflux_session *s = r->s;
@@ -218,9 +247,11 @@ static int get_all(struct source *r, const struct snapshot *h)
     if (h->version >= 3)
         get_ids(r, h->n_tokens);
     for (uint32_t i = 0; r->rc == 0 && i < s->model->dir.config.n_layers; i++)
-        get_layer(r, i, h);
+        get_layer(r, s, i, h);
     for (uint32_t i = 0; r->rc == 0 && i < h->n_checkpoints; i++)
         get_checkpoint(r, &after, h);
+    if (r->rc == 0 && h->has_drafter)
+        get_drafter(r);
     for (uint32_t i = 0; h->version < 3 && i < h->n_tokens; i++)
         s->history[i] = -1;
     uint64_t want = XXH3_64bits_digest(r->hash), found = want;
@@ -258,18 +289,42 @@ static int find_length(const struct source *r, const struct moeflux_model *m, st
     return 0;
 }
 
+/* Looks at the drafter's part, whose end is the last checksum, and checks it if it is this model's drafter's.
+ * off: where it begins. */
+static int check_drafter(struct source *r, const struct moeflux_session *s, const struct snapshot *h,
+                         uint64_t off, struct moeflux_err *e)
+{
+    struct moeflux_model *m = s->model;
+    struct snapshot_drafter *d = &r->drafter;
+    uint64_t bytes = r->total - sizeof(uint64_t) - off, fingerprint = 0;
+    int rc = bytes < sizeof *d ? err_set(e, ERR_FORMAT, "%s: no room for the drafter's rows", r->path)
+                               : file_read_at(r->fd, r->path, d, sizeof *d, off, e);
+    if (rc == 0 && m->drafter)
+        rc = moeflux_model_fingerprint(m->drafter, &fingerprint, e);
+    if (rc < 0)
+        return rc;
+    r->takes_drafter = m->drafter && fingerprint == d->fingerprint;
+    if (r->takes_drafter &&
+        (d->n_waiting > VERIFY_ROWS || (uint64_t)d->base + d->n_rows + d->n_waiting != h->n_tokens ||
+         bytes != snapshot_drafter_bytes(m, d)))
+        return err_set(e, ERR_FORMAT, "%s: %u rows of the drafter from token %u and %u more, expected %u",
+                       r->path, d->n_rows, d->base, d->n_waiting, h->n_tokens);
+    return 0;
+}
+
 /* Checks the file's size. Reading checks that all layers have the same number of tokens. */
-static int check_length(const struct source *r, const struct moeflux_session *s, const struct snapshot *h,
+static int check_length(struct source *r, const struct moeflux_session *s, const struct snapshot *h,
                         struct moeflux_err *e)
 {
     uint64_t want = snapshot_bytes(s->model, h);
-    if (h->n_tokens > s->model->stages[0].view.max_context || want != r->total)
+    bool has_length = h->has_drafter ? want <= r->total : want == r->total;
+    if (h->n_tokens > s->model->stages[0].view.max_context || !has_length)
         return err_set(e, ERR_FORMAT, "%s: %llu bytes, expected %llu for %u tokens", r->path,
                        (unsigned long long)r->total, (unsigned long long)want, h->n_tokens);
     if (h->n_tokens > s->max_context)
         return err_set(e, ERR_NO_FIT, "%s: a state of %u tokens does not fit the context of %u tokens",
                        r->path, h->n_tokens, s->max_context);
-    return 0;
+    return h->has_drafter ? check_drafter(r, s, h, want - sizeof(uint64_t), e) : 0;
 }
 
 static int check_model(const struct source *r, struct moeflux_model *m, const struct snapshot *h,
@@ -338,6 +393,8 @@ static int load_here(struct source *r, struct moeflux_session *s, const struct s
     if (rc == 0) {
         sequence_set_position(s, h->n_tokens, 0);
         s->window_from = stores_first_in_windows(s->model, h->n_tokens);
+        if (r->takes_drafter)
+            drafter_put_back(s, r->drafter.n_rows, r->drafter.base, r->drafter.n_waiting);
     } else {
         moeflux_session_clear(s, NULL);
     }

@@ -98,9 +98,10 @@ static void put_rows(struct writer *w, const struct arch_store *t, const struct 
     }
 }
 
-static void put_layer(struct writer *w, uint32_t layer, const struct snapshot *h)
+/* Writes a layer of `s`: the sequence, or its drafter's. */
+static void put_layer(struct writer *w, const struct moeflux_session *s, uint32_t layer,
+                      const struct snapshot *h)
 {
-    const struct moeflux_session *s = w->s;
     const struct arch_stores *y = model_stores(s->model, layer);
     int32_t n = (int32_t)s->pos;
     w->at = model_stage(s->model, layer);
@@ -134,7 +135,21 @@ static void put_checkpoint(struct writer *w, const struct checkpoint *c)
         }
 }
 
-static void put_all(struct writer *w, const struct snapshot *h)
+static void put_drafter(struct writer *w, const struct snapshot_drafter *d)
+{
+    const struct moeflux_session *s = w->s;
+    const struct snapshot h = snapshot_of_drafter(s->model, d);
+    put(w, d, sizeof *d);
+    if (w->rc == 0)
+        w->rc = stage_enter_all(s->model->drafter, w->e);
+    if (w->rc < 0)
+        return;
+    put_layer(w, s->drafter.rows, 0, &h);
+    stage_give_all(s->model->drafter);
+    put(w, s->drafter.waiting, (uint64_t)d->n_waiting * s->model->dir.config.hidden * sizeof(float));
+}
+
+static void put_all(struct writer *w, const struct snapshot *h, const struct snapshot_drafter *d)
 {
     struct moeflux_session *s = w->s;
     uint8_t header[SNAPSHOT_MAX_HEADER];
@@ -142,13 +157,21 @@ static void put_all(struct writer *w, const struct snapshot *h)
     if (h->version >= 3)
         put(w, s->history, s->pos * sizeof *s->history);
     for (uint32_t i = 0; i < s->model->dir.config.n_layers; i++)
-        put_layer(w, i, h);
+        put_layer(w, s, i, h);
     if (h->version < 3)
         return;
     for (size_t i = 0; i < s->checkpoints.n; i++)
         put_checkpoint(w, &s->checkpoints.items[i]);
+    if (h->has_drafter)
+        put_drafter(w, d);
     uint64_t check = XXH3_64bits_digest(w->hash);
     put(w, &check, sizeof check);
+}
+
+static struct snapshot_drafter drafter_part(const struct moeflux_session *s)
+{
+    const struct drafter_rows *d = &s->drafter;
+    return (struct snapshot_drafter){.n_rows = d->rows->pos, .base = d->base, .n_waiting = d->n};
 }
 
 static struct snapshot snapshot_of(const struct moeflux_session *s, enum moeflux_state_format format)
@@ -158,7 +181,12 @@ static struct snapshot snapshot_of(const struct moeflux_session *s, enum moeflux
     h.kv = is_old ? KV_TYPE_F32 : s->model->kv_type;
     h.n_tokens = s->pos;
     h.n_checkpoints = is_old ? 0 : (uint32_t)s->checkpoints.n;
+    h.has_drafter = !is_old && drafter_has_rows(s);
     h.bytes = snapshot_bytes(s->model, &h);
+    if (h.has_drafter) {
+        const struct snapshot_drafter d = drafter_part(s);
+        h.bytes += snapshot_drafter_bytes(s->model, &d);
+    }
     return h;
 }
 
@@ -184,8 +212,11 @@ int moeflux_session_save(struct moeflux_session *s, const char *path, enum moefl
         return err_set(e, ERR_UNSUPPORTED, "%s: version 2 has other rows than this model's layers keep",
                        path);
     struct snapshot h = snapshot_of(s, format);
+    struct snapshot_drafter d = h.has_drafter ? drafter_part(s) : (struct snapshot_drafter){0};
     if (format == MOEFLUX_STATE_V3)
         rc = moeflux_model_fingerprint(s->model, &h.fingerprint, e);
+    if (rc == 0 && h.has_drafter)
+        rc = moeflux_model_fingerprint(s->model->drafter, &d.fingerprint, e);
     if (rc < 0)
         return rc;
     rc = writer_open(&w, s, path, e);
@@ -193,7 +224,7 @@ int moeflux_session_save(struct moeflux_session *s, const char *path, enum moefl
         rc = stage_enter_all(s->model, e);
     if (rc == 0) {
         w.total = h.bytes;
-        put_all(&w, &h);
+        put_all(&w, &h, &d);
         rc = w.rc;
         stage_give_all(s->model);
     }

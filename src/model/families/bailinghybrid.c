@@ -89,6 +89,7 @@ const struct family family_bailinghybrid = {
     .id = 13,
     .types = {"bailing_hybrid"},
     .read = read,
+    .drafter = DRAFTER_AS_NEXTN,
     .renamed = renamed,
     .router_bias = "gate.expert_bias",
     .shared = "shared_experts",

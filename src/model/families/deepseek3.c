@@ -14,6 +14,7 @@ const struct family family_deepseek3 = {
     .own_key = "kv_lora_rank",
     .not_keys = not_keys,
     .read = config_read_latent,
+    .drafter = DRAFTER_AS_NEXTN,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",
     .mlx_prefix = "",

@@ -1,5 +1,5 @@
 /* GLM-5 to 5.3 and DeepSeek-V3.2: DeepSeek-V3's layers, with an indexer of single tokens in attention. From
- * GLM-5.2 on some layers use the choice of a layer before them. Multi-token prediction is left out. */
+ * GLM-5.2 on some layers use the choice of a layer before them. */
 #include "base/json.h"
 #include "model/config_parts.h"
 #include "model/family.h"
@@ -32,6 +32,7 @@ const struct family family_glmdsa = {
     .id = 11,
     .types = {"glm_moe_dsa"},
     .read = read_glm,
+    .drafter = DRAFTER_AS_NEXTN,
     .renamed = renamed,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",
@@ -44,6 +45,7 @@ const struct family family_deepseek32 = {
     .types = {"deepseek_v32"},
     .chat = "deepseek-v3.2",
     .read = read_deepseek,
+    .drafter = DRAFTER_AS_NEXTN,
     .renamed = renamed,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",

@@ -29,6 +29,7 @@ const struct family family_glm4moe = {
     .own_key = "use_qk_norm",
     .not_keys = not_keys,
     .read = read,
+    .drafter = DRAFTER_AS_NEXTN,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",
     .mlx_prefix = "",

@@ -14,6 +14,7 @@ const struct family family_glm4moelite = {
     .id = 8,
     .types = {"glm4_moe_lite"},
     .read = read,
+    .drafter = DRAFTER_AS_NEXTN,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",
     .mlx_prefix = "",

@@ -68,14 +68,14 @@ static int read_tensors(struct model_dir *m, const struct gguf *g, struct moeflu
 }
 
 /* Checks that the file has the layer of multi-token prediction. */
-static int check_drafter(const struct model_dir *m, const struct gguf *g, struct moeflux_err *e)
+static int check_drafter(const struct model_dir *m, struct moeflux_err *e)
 {
-    char name[64];
-    snprintf(name, sizeof name, "blk.%u.nextn.eh_proj.weight", m->config.drafts_as);
-    if (gguf_find_tensor(g, name))
+    if (m->has_drafter)
         return 0;
-    return err_set(e, ERR_UNSUPPORTED, "%s: no tensor %s: it has no layer of multi-token prediction", m->path,
-                   name);
+    return err_set(e, ERR_UNSUPPORTED,
+                   "%s: no tensors blk.%u.nextn.eh_proj, enorm, hnorm, shared_head_norm: it has no layer of "
+                   "multi-token prediction",
+                   m->path, m->config.drafts_as);
 }
 
 int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
@@ -86,8 +86,10 @@ int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     rc = read_config(m, &g, e);
+    if (rc == 0)
+        m->has_drafter = gguf_tensors_have_drafter(&g, &m->config);
     if (rc == 0 && m->is_drafter)
-        rc = check_drafter(m, &g, e);
+        rc = check_drafter(m, e);
     if (rc == 0)
         rc = read_tensors(m, &g, e);
     bool has_vocab = rc == 0 && gguf_config_has_tokenizer(&g);

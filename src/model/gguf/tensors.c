@@ -100,6 +100,25 @@ static enum gguf_names_kind find_name(const struct gguf *g, const struct config 
     return kind;
 }
 
+/* Writes the start of the names of the layer of multi-token prediction. Returns its length. */
+static size_t drafter_start(const struct config *c, char out[32])
+{
+    return (size_t)snprintf(out, 32, "blk.%u.", c->drafts ? c->drafts_as : c->n_layers);
+}
+
+bool gguf_tensors_have_drafter(const struct gguf *g, const struct config *c)
+{
+    static const char *const parts[] = {"eh_proj", "enorm", "hnorm", "shared_head_norm"};
+    char name[80], start[32];
+    drafter_start(c, start);
+    size_t i = 0, n = sizeof parts / sizeof *parts;
+    for (bool has = c->family->drafter != DRAFTER_NONE; has && i < n; i += has) {
+        snprintf(name, sizeof name, "%snextn.%s.weight", start, parts[i]);
+        has = gguf_find_tensor(g, name) != NULL;
+    }
+    return i == n;
+}
+
 static int add(const struct gguf *g, const struct config *c, const struct gguf_tensor *from,
                struct tensor_list *l, size_t *n_left_out, struct moeflux_err *e)
 {
@@ -121,10 +140,13 @@ int gguf_tensors_list(const struct gguf *g, const struct config *c, struct tenso
                       const struct gguf_tensor **from, size_t *n_left_out, struct moeflux_err *e)
 {
     int rc = 0;
+    char start[32];
+    size_t length = gguf_tensors_have_drafter(g, c) && !c->drafts ? drafter_start(c, start) : 0;
     *n_left_out = 0;
     for (size_t i = 0; rc == 0 && i < g->n_tensors; i++) {
         size_t before = l->n;
-        if (!is_double(g, g->tensors[i].name))
+        bool is_drafters = length && strncmp(g->tensors[i].name, start, length) == 0;
+        if (!is_drafters && !is_double(g, g->tensors[i].name))
             rc = add(g, c, &g->tensors[i], l, n_left_out, e);
         if (l->n > before)
             from[before] = &g->tensors[i];

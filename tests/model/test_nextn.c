@@ -1,0 +1,391 @@
+/* Layers of multi-token prediction after a model's last one: a drafter's logits are those of a model whose
+ * embeddings are the joined inputs and whose other layers add nothing. That model's layers agree with
+ * references of their own (test_golden).
+ *
+ * suites: check cpu asan */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "check.h"
+#include "convert/check.h"
+#include "convert/convert.h"
+#include "device.h"
+#include "engine/run/drafter.h"
+#include "engine/sequence.h"
+#include "model/model_dir.h"
+#include "st_writer.h"
+#include "tmp_tree.h"
+
+enum { MOST_HIDDEN = 256, MOST_VOCAB = 512, N = 30, ROWS = N + 1, CONTEXT = 64 };
+
+static const struct source {
+    const char *dir;
+    uint32_t n_layers, like; /* layers of the model; the one that the new layer is a copy of */
+    const char *norm;        /* the new layer's own norm, in the file */
+    bool has_codes;          /* MLX's */
+    bool as_fp8;             /* BF16 matrices of layers become 8-bit floats */
+} sources[] = {
+    {"tests/models/sources/deepseek/mlx", 3, 2, "shared_head.norm", true, false},
+    {"tests/models/sources/deepseek/hf", 3, 2, "shared_head.norm", false, false},
+    {"tests/models/sources/deepseek/hf", 3, 2, "shared_head.norm", false, true},
+    {"tests/models/families/glm-odd", 2, 1, "shared_head.norm", true, false},
+    {"tests/models/families/glm-plain", 3, 2, "shared_head.norm", true, false},
+    {"tests/models/families/glmlite-odd", 3, 2, "shared_head.norm", true, false},
+    {"tests/models/families/glmlite-plain", 3, 2, "shared_head.norm", true, false},
+    {"tests/models/families/glm5-mlx", 2, 1, "shared_head.norm", true, false},
+    /* the last layer is dense, the second shares the first one's choice */
+    {"tests/models/families/glm5-odd", 3, 0, "shared_head.norm", false, false},
+    /* the last layer has no choice of its own */
+    {"tests/models/families/glm5-plain", 3, 1, "shared_head.norm", false, false},
+    {"tests/models/families/dsv32", 2, 1, "shared_head.norm", false, false},
+    {"tests/models/families/ling-tiny", 3, 2, "final_layernorm", false, false},
+};
+
+/* What the new tensors are made of. */
+static struct {
+    const struct source *source;
+    uint32_t hidden, vocab;
+    bool is_reference;
+    float embedding[MOST_VOCAB * MOST_HIDDEN], join[2 * MOST_HIDDEN * MOST_HIDDEN];
+    float last[MOST_HIDDEN], of_embedding[MOST_HIDDEN], of_hidden[MOST_HIDDEN], own[MOST_HIDDEN];
+    float states[N * MOST_HIDDEN]; /* the model's hidden states */
+    float joined[MOST_VOCAB * MOST_HIDDEN];
+    int32_t ids[ROWS];
+} given;
+
+static float draw(void)
+{
+    static uint64_t seed = 7;
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    return (float)((double)(seed >> 40) / (1 << 23) - 1);
+}
+
+static void fill(float *to, size_t n, float middle, float spread)
+{
+    for (size_t i = 0; i < n; i++)
+        to[i] = middle + spread * draw();
+}
+
+static void make_given(const struct source *s)
+{
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    check_ok(model_dir_open(&m, s->dir, &e), &e);
+    given.source = s;
+    given.hidden = m.config.hidden;
+    given.vocab = m.config.vocab_size;
+    model_dir_close(&m);
+    size_t h = given.hidden;
+    assert_true(h <= MOST_HIDDEN && given.vocab <= MOST_VOCAB && given.vocab > ROWS);
+    fill(given.embedding, given.vocab * h, 0, 1);
+    fill(given.join, 2 * h * h, 0, 0.2f);
+    fill(given.last, h, 1, 0.5f);
+    fill(given.of_embedding, h, 1, 0.5f);
+    fill(given.of_hidden, h, 1, 0.5f);
+    fill(given.own, h, 1, 0.5f);
+    fill(given.states, N * h, 0, 3);
+    for (int i = 0; i < ROWS; i++)
+        given.ids[i] = (int32_t)((uint32_t)(i * 37 + 5) % given.vocab);
+    memset(given.joined, 0, sizeof given.joined);
+}
+
+/* ---- the two models ---- */
+
+static bool has(const char *name, const char *part)
+{
+    return strstr(name, part) != NULL;
+}
+
+static void add_vector(struct st_writer *w, const char *name, const float *values)
+{
+    char shape[32];
+    snprintf(shape, sizeof shape, "[%u]", given.hidden);
+    st_writer_add(w, name, "F32", shape, values, given.hidden * sizeof *values);
+}
+
+static void add_matrix(struct st_writer *w, const char *name, const float *values, uint32_t rows,
+                       uint32_t cols)
+{
+    char shape[32];
+    snprintf(shape, sizeof shape, "[%u, %u]", rows, cols);
+    st_writer_add(w, name, "F32", shape, values, (size_t)rows * cols * sizeof *values);
+}
+
+/* Adds the tensors that only such a layer has; the last two are copies that the model does not need. */
+static void add_join(struct st_writer *w)
+{
+    char name[96];
+    const struct {
+        const char *name;
+        const float *values;
+    } norms[] = {{"enorm", given.of_embedding}, {"hnorm", given.of_hidden}, {given.source->norm, given.own}};
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "model.layers.%u.%s.weight", given.source->n_layers, norms[i].name);
+        add_vector(w, name, norms[i].values);
+    }
+    snprintf(name, sizeof name, "model.layers.%u.eh_proj.weight", given.source->n_layers);
+    add_matrix(w, name, given.join, given.hidden, 2 * given.hidden);
+    snprintf(name, sizeof name, "model.layers.%u.embed_tokens.weight", given.source->n_layers);
+    add_matrix(w, name, given.joined, given.vocab, given.hidden);
+    snprintf(name, sizeof name, "model.layers.%u.shared_head.head.weight", given.source->n_layers);
+    add_matrix(w, name, given.joined, given.vocab, given.hidden);
+}
+
+/* Adds a tensor of a layer; some become codes of 8-bit floats with a scale of 1 for each block. */
+static void add_tensor(struct st_writer *w, const char *name, const struct tensor *t, const uint8_t *bytes)
+{
+    enum { BLOCK = 128 };
+    char shape[64], scales_name[192];
+    if (!given.source->as_fp8 || t->n_dims != 2 || !has(name, "_proj.weight")) {
+        st_writer_add_like(w, name, t, bytes);
+        return;
+    }
+    uint64_t n = t->shape[0] * t->shape[1];
+    uint64_t high = (t->shape[0] + BLOCK - 1) / BLOCK, wide = (t->shape[1] + BLOCK - 1) / BLOCK;
+    uint8_t *codes = malloc(n);
+    float *scales = malloc(high * wide * sizeof *scales);
+    assert_true(codes && scales);
+    for (uint64_t i = 0; i < n; i++) {
+        uint16_t x = (uint16_t)(bytes[2 * i] | bytes[2 * i + 1] << 8);
+        codes[i] = x == 0 ? 0 : (uint8_t)((x >> 8 & 0x80) | (x >> 4 & 0x37));
+    }
+    for (uint64_t i = 0; i < high * wide; i++)
+        scales[i] = 0.05F + 0.01F * (float)(i % 5);
+    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)t->shape[0], (unsigned)t->shape[1]);
+    st_writer_add(w, name, "F8_E4M3", shape, codes, n);
+    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)high, (unsigned)wide);
+    snprintf(scales_name, sizeof scales_name, "%s_scale_inv", name);
+    st_writer_add(w, scales_name, "F32", shape, scales, high * wide * sizeof *scales);
+    free(codes);
+    free(scales);
+}
+
+static void add_layer_tensor(struct st_writer *w, const struct tensor *t, const uint8_t *bytes,
+                             uint32_t layer, const char *rest)
+{
+    char name[160];
+    bool is_like = layer == given.source->like;
+    bool adds = has(rest, "o_proj.") || has(rest, "down_proj") || has(rest, ".dense.");
+    if (!given.is_reference || is_like || !adds) {
+        add_tensor(w, t->name, t, bytes);
+    } else {
+        uint8_t *zeros = calloc(t->bytes, 1);
+        assert_non_null(zeros);
+        add_tensor(w, t->name, t, zeros);
+        free(zeros);
+    }
+    if (given.is_reference || !is_like)
+        return;
+    snprintf(name, sizeof name, "model.layers.%u.%s", given.source->n_layers, rest);
+    add_tensor(w, name, t, bytes);
+}
+
+static void map(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    unsigned layer;
+    int n = 0;
+    if (!t && !given.is_reference)
+        add_join(w);
+    if (!t)
+        return;
+    bool is_in_layer = sscanf(t->name, "model.layers.%u.%n", &layer, &n) == 1 && n > 0;
+    if (is_in_layer && layer >= given.source->n_layers)
+        return;
+    if (is_in_layer)
+        add_layer_tensor(w, t, bytes, layer, t->name + n);
+    else if (!strcmp(t->name, "model.norm.weight"))
+        add_vector(w, t->name, given.is_reference ? given.own : given.last);
+    else if (!has(t->name, "embed_tokens.") && !has(t->name, "word_embeddings."))
+        st_writer_add_like(w, t->name, t, bytes);
+    else if (str_ends_with(t->name, ".weight"))
+        add_matrix(w, t->name, given.is_reference ? given.joined : given.embedding, given.vocab,
+                   given.hidden);
+}
+
+/* Writes the checkpoint into `dir`. */
+static void write_model(const char *dir)
+{
+    st_writer_rewrite(given.source->dir, dir, map);
+    if (given.source->as_fp8)
+        tmp_tree_replace(dir, "config.json", "\"hidden_act\"",
+                         "\"quantization_config\": {\"fmt\": \"e4m3\", \"quant_method\": \"fp8\", "
+                         "\"weight_block_size\": [128, 128]}, \"hidden_act\"");
+}
+
+static int open_model(struct moeflux_model **m, const char *dir, bool drafts, struct moeflux_err *e)
+{
+    const struct moeflux_options o = {
+        .dir = dir, .device = device_name(), .drafter = drafts, .kv_type = MOEFLUX_KV_TYPE_F32};
+    return moeflux_model_open(m, &o, e);
+}
+
+/* ---- the reference's input ---- */
+
+static void normalise(const float *x, const float *weight, double eps, float *to)
+{
+    double sum = 0;
+    for (uint32_t i = 0; i < given.hidden; i++)
+        sum += (double)x[i] * (double)x[i];
+    for (uint32_t i = 0; i < given.hidden; i++)
+        to[i] = (float)((double)x[i] / sqrt(sum / given.hidden + eps) * (double)weight[i]);
+}
+
+/* Joins the embedding of a row's token and a hidden state, which gets the norm `last` first. */
+static void join(uint32_t row, const float *state, const float *last, double eps)
+{
+    float both[2 * MOST_HIDDEN], normed[MOST_HIDDEN];
+    uint32_t h = given.hidden;
+    normalise(given.embedding + (size_t)given.ids[row] * h, given.of_embedding, eps, both);
+    normalise(state, last, eps, normed);
+    normalise(normed, given.of_hidden, eps, both + h);
+    for (uint32_t i = 0; i < h; i++) {
+        double sum = 0;
+        for (uint32_t k = 0; k < 2 * h; k++)
+            sum += (double)given.join[(size_t)i * 2 * h + k] * (double)both[k];
+        given.joined[(size_t)row * h + i] = (float)sum;
+    }
+}
+
+/* ---- the comparison ---- */
+
+static void eval(struct moeflux_session *s, const int32_t *ids, uint32_t n, struct moeflux_outputs out)
+{
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_eval(s, ids, n, &out, &e), &e);
+}
+
+/* Rows after which logits are compared: a chunk, single tokens, a chunk, the layer's own hidden state. */
+static const uint32_t ends[] = {9, 10, 11, N, ROWS};
+enum { N_ENDS = sizeof ends / sizeof *ends };
+struct logits {
+    float of[N_ENDS][MOST_VOCAB];
+};
+static struct logits drafted, converted;
+static float expected[MOST_VOCAB];
+
+static void draft(const char *dir, struct logits *to)
+{
+    struct moeflux_model *m;
+    struct moeflux_session *s;
+    struct moeflux_err e = {0};
+    check_ok(open_model(&m, dir, true, &e), &e);
+    double eps = (double)m->dir.config.rms_eps;
+    check_ok(moeflux_session_new(&s, m->drafter, CONTEXT, &e), &e);
+    for (int i = 0; i < N_ENDS; i++) {
+        bool is_own = s->pos == N;
+        s->drafter.fed = is_own ? s->drafter.own : given.states + (size_t)s->pos * given.hidden;
+        s->drafter.fed_pos = s->pos;
+        s->drafter.fed_is_own = is_own;
+        if (is_own)
+            join(N, s->drafter.own, given.own, eps);
+        eval(s, given.ids + s->pos, ends[i] - s->pos, (struct moeflux_outputs){.logits = to->of[i]});
+    }
+    for (uint32_t i = 0; i < N; i++)
+        join(i, given.states + (size_t)i * given.hidden, given.last, eps);
+    moeflux_session_free(s);
+    moeflux_model_close(m);
+}
+
+static void expect_near(const float *found, const float *wanted, double most, uint32_t row)
+{
+    double largest = 0, off = 0;
+    for (uint32_t k = 0; k < given.vocab; k++) {
+        largest = fmax(largest, fabs((double)wanted[k]));
+        off = fmax(off, fabs((double)found[k] - (double)wanted[k]));
+    }
+    if (!(off <= most * largest) || largest == 0)
+        fail_msg("%s, after row %u: logits differ by %g, the largest is %g", given.source->dir, row, off,
+                 largest);
+}
+
+static void compare(const char *dir)
+{
+    struct moeflux_model *m;
+    struct moeflux_session *s;
+    struct moeflux_err e = {0};
+    check_ok(open_model(&m, dir, false, &e), &e);
+    check_ok(moeflux_session_new(&s, m, CONTEXT, &e), &e);
+    for (int i = 0; i < N_ENDS; i++) {
+        int32_t ids[ROWS];
+        for (uint32_t k = 0; k < ROWS; k++)
+            ids[k] = (int32_t)k;
+        eval(s, ids + s->pos, ends[i] - s->pos, (struct moeflux_outputs){.logits = expected});
+        expect_near(drafted.of[i], expected, 1e-4, ends[i]);
+    }
+    moeflux_session_free(s);
+    moeflux_model_close(m);
+}
+
+static void logits_are_those_of_the_layer_by_itself(void **unused)
+{
+    (void)unused;
+    char *tmp = tmp_tree_new();
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        char name[32];
+        make_given(&sources[i]);
+        for (int is_reference = 0; is_reference < 2; is_reference++) {
+            snprintf(name, sizeof name, "%zu-%d", i, is_reference);
+            const char *dir = tmp_tree_path(tmp, name);
+            given.is_reference = is_reference;
+            write_model(dir);
+            if (is_reference)
+                compare(dir);
+            else
+                draft(dir, &drafted);
+        }
+    }
+    tmp_tree_remove(tmp);
+}
+
+/* Conversion copies codes and makes others of 8 bits. */
+static void converted_layers_have_the_same_logits(void **unused)
+{
+    (void)unused;
+    char *tmp = tmp_tree_new();
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        char name[32];
+        struct convert_result r;
+        struct moeflux_err e = {0};
+        make_given(&sources[i]);
+        given.is_reference = false;
+        snprintf(name, sizeof name, "%zu", i);
+        const char *dir = tmp_tree_path(tmp, name), *packed = tmp_tree_path(dir, "packed");
+        write_model(dir);
+        draft(dir, &drafted);
+        bool has_codes = sources[i].has_codes;
+        const struct convert_options o = {
+            .src = dir, .dst = packed, .settings.bits = has_codes ? 0 : 8, .verify = true};
+        check_ok(convert_run(&o, &r, &e), &e);
+        assert_true(r.has_drafter);
+        draft(packed, &converted);
+        for (int k = 0; k < N_ENDS; k++)
+            expect_near(converted.of[k], drafted.of[k], has_codes ? 1e-5 : 0.05, ends[k]);
+        check_ok(convert_check(&(struct convert_check){.dir = packed}, &e), &e);
+        tmp_tree_replace(tmp_tree_path(packed, "mtp"), "config.json", "{", " {");
+        assert_int_equal(convert_check(&(struct convert_check){.dir = packed}, &e), ERR_IO);
+    }
+    tmp_tree_remove(tmp);
+}
+
+static void a_checkpoint_without_the_layer_is_named(void **unused)
+{
+    (void)unused;
+    struct moeflux_model *m;
+    struct moeflux_err e = {0};
+    assert_int_equal(open_model(&m, "tests/models/families/glm-odd", true, &e), ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "model.layers.2.eh_proj.weight"));
+    assert_int_equal(open_model(&m, "tests/models/families/minimax-plain", true, &e), ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "MiniMax-M2"));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(logits_are_those_of_the_layer_by_itself),
+        cmocka_unit_test(converted_layers_have_the_same_logits),
+        cmocka_unit_test(a_checkpoint_without_the_layer_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
