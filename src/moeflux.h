@@ -735,6 +735,12 @@ enum moeflux_grammar_kind {
     MOEFLUX_GRAMMAR_JSON_OBJECT, /* any JSON object; the text is not used and may be NULL */
     MOEFLUX_GRAMMAR_REGEX,       /* a regular expression that the whole text matches */
 };
+enum { MOEFLUX_MAX_GRAMMAR = 1 << 19 }; /* bytes of a grammar's rules */
+/* Checks a grammar without a model, and makes its rules, for the field `grammar` of requests. text: [len] bytes.
+ * name: begins the errors, such as a file. The caller frees *out with free(); NULL after a failure. Errors: as
+ * moeflux_grammar_new. */
+int moeflux_grammar_rules(char **out, enum moeflux_grammar_kind kind, const char *text, size_t len,
+                          const char *name, struct moeflux_err *e);
 /* Begins a text. The caller owns *out (moeflux_grammar_free), and frees it before the chat is closed. Errors:
  * _USAGE (an unknown kind, or no text), _FORMAT, _UNSUPPORTED (what is wrong with the grammar), _MEMORY. */
 int moeflux_grammar_new(struct moeflux_grammar **out, struct moeflux_chat *c, enum moeflux_grammar_kind kind,

@@ -306,6 +306,35 @@ static void a_schema_and_a_grammar_bind_the_answer(void **state)
     moeflux_request_free(r);
 }
 
+static void rules_of_a_schema_are_made_without_a_model(void **state)
+{
+    static const char schema[] = "{\"enum\": [\"yes\", \"no\"]} and more";
+    struct moeflux_err e = {0};
+    struct seen s = {0};
+    char *rules;
+    (void)state;
+    check_ok(
+        moeflux_grammar_rules(&rules, MOEFLUX_GRAMMAR_JSON_SCHEMA, schema, strlen(schema) - 9, "s.json", &e),
+        &e);
+    struct moeflux_request *r = ask("Is it so?");
+    set(r, "think_budget", "0");
+    check_ok(moeflux_request_set_text(r, "grammar", rules, &e), &e);
+    struct moeflux_answer *a = answer(r, &s);
+    assert_true(strcmp(s.text, "\"yes\"") == 0 || strcmp(s.text, "\"no\"") == 0);
+    moeflux_answer_free(a);
+    moeflux_request_free(r);
+    free(rules);
+    assert_int_equal(
+        moeflux_grammar_rules(&rules, MOEFLUX_GRAMMAR_JSON_SCHEMA, schema, strlen(schema), "s.json", &e),
+        MOEFLUX_ERR_FORMAT);
+    assert_null(rules);
+    assert_non_null(strstr(e.text, "s.json"));
+    assert_int_equal(moeflux_grammar_rules(&rules, MOEFLUX_GRAMMAR_REGEX, NULL, 0, "r", &e),
+                     MOEFLUX_ERR_USAGE);
+    check_ok(moeflux_grammar_rules(&rules, MOEFLUX_GRAMMAR_JSON_OBJECT, NULL, 0, "o", &e), &e);
+    free(rules);
+}
+
 static void a_grammar_binds_a_loop_of_the_callers_own(void **state)
 {
     const struct moeflux_model_info info = moeflux_model_get_info(model);
@@ -734,6 +763,7 @@ int main(void)
         cmocka_unit_test(a_call_arrives_with_its_name_and_arguments),
         cmocka_unit_test(a_tool_that_is_left_out_is_named),
         cmocka_unit_test(a_schema_and_a_grammar_bind_the_answer),
+        cmocka_unit_test(rules_of_a_schema_are_made_without_a_model),
         cmocka_unit_test(a_grammar_binds_a_loop_of_the_callers_own),
         cmocka_unit_test(stops_limits_and_logprobs_are_obeyed),
         cmocka_unit_test(a_seed_that_was_drawn_gives_the_same_answer_again),
