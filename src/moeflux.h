@@ -582,6 +582,13 @@ int moeflux_chat_open(struct moeflux_chat **out, struct moeflux_model *m, struct
 /* Closes a chat, once no answer is computed. Requests, sessions and answers remain. NULL is legal. */
 void moeflux_chat_close(struct moeflux_chat *c);
 
+/* Replaces the model's chat template by a Jinja text (NULL: it stays), and sets more variables of the template: a
+ * JSON object (NULL: none), over which a request's chat_template_kwargs take precedence. To be called while no
+ * answer is computed. Errors: _FORMAT (no template, or no object), _UNSUPPORTED (the template cannot be run),
+ * _MEMORY; nothing changes. */
+int moeflux_chat_use_template(struct moeflux_chat *c, const char *template_text, const char *variables,
+                              struct moeflux_err *e);
+
 /* Creates a request without fields. The caller owns *out (moeflux_request_free). Errors: _MEMORY. */
 int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e);
 void moeflux_request_free(struct moeflux_request *r); /* NULL is legal */

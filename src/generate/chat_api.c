@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json_sent.h"
 #include "base/mem.h"
 #include "engine/sequence.h"
 #include "generate/answer_api.h"
@@ -82,14 +83,41 @@ static void free_worker(struct worker *l)
     free(l);
 }
 
-void moeflux_chat_close(struct moeflux_chat *c)
+static void free_workers(struct moeflux_chat *c)
 {
-    if (!c)
-        return;
     for (struct worker *l = c->idle, *next; l; l = next) {
         next = l->next;
         free_worker(l);
     }
+    c->idle = NULL;
+}
+
+int moeflux_chat_use_template(struct moeflux_chat *c, const char *template_text, const char *variables,
+                              struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    json_error_t fault;
+    json_t *read = variables ? json_sent_read(variables, strlen(variables), &fault) : NULL;
+    int rc = 0;
+    if (!c)
+        rc = err_set(&why, ERR_USAGE, "the chat is NULL");
+    else if (variables && !json_is_object(read))
+        rc = err_set(&why, ERR_FORMAT, "the variables of the template: expected a JSON object");
+    if (!rc)
+        rc = generator_set_template(&c->generator, template_text, read, "a chat", &why);
+    json_decref(read);
+    if (rc)
+        return err_set(e, rc, "%s", why.text);
+    /* Workers keep the template that they have parsed. */
+    free_workers(c);
+    return 0;
+}
+
+void moeflux_chat_close(struct moeflux_chat *c)
+{
+    if (!c)
+        return;
+    free_workers(c);
     batcher_free(c->batcher);
     c->generator.model = NULL;
     generator_close(&c->generator);

@@ -42,7 +42,7 @@ int chat_say(struct json_t *messages, const char *role, const char *text, size_t
 }
 
 /* Returns the template's variables. Later ones override earlier ones: the special tokens' texts, those of
- * tokenizer_set_template, the switches, the prompt's kwargs. */
+ * tokenizer_swap_templates, the switches, the prompt's kwargs. */
 static json_t *context_of(const struct chat *c, const struct chat_prompt *p)
 {
     const json_t *special = tokenizer_special_texts(c->tokenizer);
