@@ -525,8 +525,8 @@ static void check_draft(struct suite *s, const char *suite, const char *draft)
     free(folder);
 }
 
-/* The suite is in the source of PyPI's jsonschema (json/tests). A schema may be refused and a valid document may
- * not fit, but no invalid one may. */
+/* The suite is in the source of PyPI's jsonschema (json/tests). A schema may be refused and a valid
+ * document may not fit, but no invalid one may. */
 static void no_invalid_document_of_the_published_suite_fits(void **state)
 {
     static const char *const drafts[] = {"draft6", "draft7", "draft2019-09", "draft2020-12"};

@@ -5,8 +5,9 @@
 struct moeflux_err;
 struct options;
 
-/* Makes the rules of the grammar that the flags ask for, checked; *out is NULL without such a flag and after a
- * failure, else the caller frees it. ERR_USAGE names the flag or the file and what is wrong with it; ERR_MEMORY. */
+/* Makes the rules of the grammar that the flags ask for, checked; *out is NULL without such a flag and
+ * after a failure, else the caller frees it. ERR_USAGE names the flag or the file and what is wrong with
+ * it; ERR_MEMORY. */
 int answer_grammar_read(const struct options *o, char **out, struct moeflux_err *e);
 
 #endif

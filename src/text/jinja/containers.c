@@ -1,5 +1,6 @@
-/* Python's methods of lists, tuples and dicts. Those that change a list or a dict are refused by transformers, but
- * templates for other programs call them. They can, because every value belongs to one rendering. */
+/* Python's methods of lists, tuples and dicts. Those that change a list or a dict are refused by
+ * transformers, but templates for other programs call them. They can, because every value belongs to one
+ * rendering. */
 #include <inttypes.h>
 #include <string.h>
 

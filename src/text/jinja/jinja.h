@@ -2,8 +2,8 @@
  *
  * Implements the part of the Jinja language that published templates use. The meaning is that of Python's
  * jinja2 with transformers' settings: trim_blocks, lstrip_blocks, loop controls, tojson as json.dumps with
- * ensure_ascii=False, raise_exception, strftime_now. Unlike there, the methods that change a list or a dict may
- * be called.
+ * ensure_ascii=False, raise_exception, strftime_now. Unlike there, the methods that change a list or a dict
+ * may be called.
  *
  * Supported: if, for (else, filter, unpacking), set, macro, call, filter, with, raw, generation, break and
  * continue; every operator; the filters, tests and methods of filters.c, tests.c, methods.c and containers.c.

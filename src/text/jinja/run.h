@@ -81,7 +81,8 @@ struct jinja_bound {
 };
 /* Returns the method of this name; NULL: values of this kind have none. */
 const struct jinja_method *jinja_method_find(enum jinja_kind kind, struct jinja_text name);
-/* Returns the methods of lists, tuples or dicts; the last one has no name. NULL: values of this kind have none. */
+/* Returns the methods of lists, tuples or dicts; the last one has no name. NULL: values of this kind have
+ * none. */
 const struct jinja_method *jinja_container_methods(enum jinja_kind kind);
 
 /* Put the entries of a dict, or pairs, into a dict; and all named arguments, which are taken. */

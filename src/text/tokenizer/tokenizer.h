@@ -14,17 +14,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/token_list.h"
+
 struct json_t;
 struct moeflux_err;
 struct moeflux_progress;
 struct tokenizer;
-
-struct token_list { /* grows; freed with token_list_free */
-    int32_t *ids;
-    size_t n, cap;
-};
-int token_list_add(struct token_list *l, int32_t id, struct moeflux_err *e);
-void token_list_free(struct token_list *l);
 
 /* Reads `path` (a tokenizer.json, or a vocabulary in tiktoken's format: *.model, *.tiktoken), and
  * tokenizer_config.json and chat_template.jinja from its directory; or a GGUF file, which has all of these.
