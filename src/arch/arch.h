@@ -35,15 +35,19 @@ struct arch_sequence {
     uint64_t recurrent, recurrent_out;
 };
 
-/* The tokens being evaluated: n of one sequence, or one of each of n sequences; or a chain: n tokens of one
- * sequence, each with states of its own. */
+/* The tokens being evaluated: n of one sequence, or one of each of n sequences; or parts of several sequences'
+ * prompts, n tokens in all; or a chain: n tokens of one sequence, each with states of its own. */
 struct arch_chunk {
     uint32_t n;
     uint64_t ids;                     /* i32 [n] */
     uint64_t rope;                    /* f32 [n][dim / 2][2]: cos, sin; for each table, one after the other */
     uint64_t ngrams;                  /* f32 [n_tables][max_chunk][inner]: rows of the n-gram tables */
     struct arch_sequence of;          /* the tokens are at of.pos .. of.pos + n - 1 */
-    const struct arch_sequence *each; /* [n], then `of` is unused; NULL: one sequence */
+    const struct arch_sequence *each; /* [n] or [n_prompts], then `of` is unused; NULL: one sequence */
+    /* [n_prompts]: the tokens of prompt i end before token ends[i] of the chunk, those of prompt 0 begin at
+     * token 0. n_prompts 0: sequences of `each` have one token */
+    const uint32_t *ends;
+    uint32_t n_prompts;
     /* `each` has consecutive positions of one sequence: operations with a state run one after the other,
      * since a token reads what the ones before it write */
     bool is_chain;
@@ -60,10 +64,10 @@ struct arch_chunk {
     bool fed_is_own;
 };
 
-/* Whether the tokens belong to sequences that do not depend on each other. */
+/* Whether each token is the only one of its sequence. */
 static inline bool arch_is_apart(const struct arch_chunk *c)
 {
-    return c->each && !c->is_chain;
+    return c->each && !c->is_chain && !c->n_prompts;
 }
 
 /* Returns the number of tokens that choose the kernels of a chunk's operations. */
@@ -109,7 +113,7 @@ struct arch_request {
     struct arch_span layers;             /* the layers to open */
     const struct expert_layout *experts; /* [n_layers] */
     uint32_t max_chunk;                  /* most tokens of a chunk */
-    uint32_t max_batched;                /* most sequences of a chunk (arch_chunk.each) */
+    uint32_t max_batched;                /* most sequences of a chunk that have one token */
     enum kv_type kv_type;                /* number type of the KV cache */
     /* the routed experts of some layers are computed elsewhere: arch_shared_expert and arch_add_experts will
      * be called */

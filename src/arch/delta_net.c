@@ -240,6 +240,15 @@ static void project(const struct delta_net *d, const struct part_call *call)
     raise_gate(d, &y->a_up, row.a_low, row.a, call->chunk);
 }
 
+/* Runs the parts of several prompts, one after the other: they share the scratch memory. */
+static void mix_prompts(const struct delta_net *d, const struct part_call *call)
+{
+    for (uint32_t i = 0; i < call->chunk->n_prompts; i++) {
+        const struct part_tokens part = part_tokens_of(d->room, call->chunk, 0, i);
+        mix(d, call, &part, false, false);
+    }
+}
+
 /* Computes a chunk whose state is kept inside it as two. */
 static void mix_twice(const struct delta_net *d, const struct part_call *call)
 {
@@ -262,11 +271,13 @@ static void delta_net_run(const void *self, const struct part_call *call)
     bool is_cast = r->f16_scratch.address && !call->chunk->each && !call->chunk->keep &&
                    linear_takes_f16(&y->out, n) && delta_gives_f16(&d->op, r->exec, n);
     /* One token of a sequence uses the scratch buffer for nothing else. */
-    bool norm_in_out = arch_plan_n(call->chunk) <= EXEC_MAX_INVARIANT &&
+    bool norm_in_out = arch_plan_n(call->chunk) <= EXEC_MAX_INVARIANT && !call->chunk->n_prompts &&
                        delta_gives_squares(&d->op, r->exec, n / n_parts) && linear_takes_squares(&y->out);
     project(d, call);
     const struct part_tokens whole = part_tokens_of(r, call->chunk, 0, 0);
-    if (call->chunk->each)
+    if (call->chunk->n_prompts)
+        mix_prompts(d, call);
+    else if (call->chunk->each)
         mix_each(d, call, norm_in_out);
     else if (call->chunk->keep)
         mix_twice(d, call);

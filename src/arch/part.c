@@ -26,6 +26,8 @@ uint32_t part_n_concurrent(const struct part_most *most)
 
 uint32_t part_n_sequences(const struct arch_chunk *c)
 {
+    if (c->n_prompts)
+        return c->n_prompts;
     return c->each ? c->n : 1;
 }
 
@@ -36,7 +38,9 @@ struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_c
     uint64_t table = c->rope + (uint64_t)c->n * rope_floats(r->config, rope) * sizeof(float);
     if (!c->each)
         return (struct part_tokens){.n = c->n, .rope = table, .of = c->of};
-    return (struct part_tokens){.from = idx, .n = 1, .rope = table + idx * row, .of = c->each[idx]};
+    uint32_t from = c->n_prompts && idx > 0 ? c->ends[idx - 1] : c->n_prompts ? 0 : idx;
+    uint32_t n = c->n_prompts ? c->ends[idx] - from : 1;
+    return (struct part_tokens){.from = from, .n = n, .rope = table + from * row, .of = c->each[idx]};
 }
 
 uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,

@@ -58,11 +58,13 @@ static int open_trace(struct moeflux_model *m, const char *path, struct moeflux_
 /* Returns stage.batched_plan_n. All batched evaluations take the same kernels, so that an answer does not
  * depend on how many others there are. The smallest number is one that tiles of registers take
  * (ops/linear/linear.h). */
-static uint32_t batched_plan_n(const struct moeflux_model *m, const struct exec *x)
+static uint32_t batched_plan_n(const struct moeflux_model *m, const struct exec *x,
+                               const struct test_hooks *h)
 {
     enum { LEAST = 33 };
-    bool has_matrices = m->max_batched > EXEC_MAX_INVARIANT && exec_get_caps(x).prompt_is_f16;
-    return has_matrices ? (uint32_t)size_max(m->max_batched, LEAST) : 0;
+    bool has_matrices = exec_get_caps(x).prompt_is_f16 || (h && h->batches_as_prompts);
+    return has_matrices && m->max_batched > EXEC_MAX_INVARIANT ? (uint32_t)size_max(m->max_batched, LEAST)
+                                                               : 0;
 }
 
 /* Opens the devices and decides, before anything is read, what each of them gets. */
@@ -99,7 +101,7 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
     m->n_cpu_layers = (uint32_t)size_min(o->n_cpu_layers, m->dir.config.n_layers);
     for (uint32_t i = 0; i < d.n; i++) {
         m->stages[i].layers = p->of[i].layers;
-        m->stages[i].batched_plan_n = batched_plan_n(m, d.execs[i]);
+        m->stages[i].batched_plan_n = batched_plan_n(m, d.execs[i], how->hooks);
         m->stages[i].maps_weights = p->of[i].maps_weights;
         if (p->of[i].gpu_memory_bytes) {
             m->stages[i].most_bytes = p->of[i].gpu_memory_bytes - p->of[i].driver_bytes;

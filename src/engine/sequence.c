@@ -186,7 +186,7 @@ const int32_t *moeflux_session_history(const struct moeflux_session *s)
     return s->history;
 }
 
-void sequence_accept(struct moeflux_session *s, int32_t id)
+void sequence_accept(struct moeflux_session *s, const int32_t *ids, uint32_t n)
 {
     for (uint32_t i = 0; i < s->model->n_stages; i++) {
         struct stage_state *on = &s->on[i];
@@ -194,7 +194,8 @@ void sequence_accept(struct moeflux_session *s, int32_t id)
         on->recurrent = on->recurrent_next;
         on->recurrent_next = recurrent;
     }
-    s->history[s->pos++] = id;
+    memcpy(s->history + s->pos, ids, n * sizeof *ids);
+    s->pos += n;
     s->parity ^= 1;
 }
 

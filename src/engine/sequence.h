@@ -14,8 +14,8 @@ int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err
  * states. */
 int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);
 
-/* Makes recurrent_next the current recurrent state and appends the token whose evaluation wrote it. */
-void sequence_accept(struct moeflux_session *s, int32_t id);
+/* Makes recurrent_next the current recurrent state and appends the n tokens whose evaluation wrote it. */
+void sequence_accept(struct moeflux_session *s, const int32_t *ids, uint32_t n);
 
 /* Sets the number of tokens to `pos`. Drops later checkpoints, and what was recorded or predicted for the
  * sequence. */

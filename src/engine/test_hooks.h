@@ -15,6 +15,7 @@ struct test_hooks {
     bool staged;               /* device memory is treated as not mapped, even if it is host memory */
     uint64_t host_chunk_bytes; /* step by which the experts' host memory grows; 0: the default */
     const char *system_root;   /* prefix of /sys when memory nodes are looked up; NULL: none */
+    bool batches_as_prompts;   /* many sequences take the kernels of prompts even without matrix units */
     struct exec_shelf *shelf;  /* keeps Vulkan devices open between two uses; NULL: each use opens one */
 };
 

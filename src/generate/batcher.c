@@ -7,9 +7,11 @@
 #include "engine/run/batched.h"
 #include "generate/answer.h"
 #include "generate/generator.h"
+#include "generate/prompt_queue.h"
 
 struct batcher {
     struct moeflux_model *model;
+    struct prompt_queue *prompts;
     uint32_t most; /* most tokens of a group */
     uint32_t n_stages;
     bool is_exact; /* moeflux_batched_is_exact */
@@ -35,11 +37,15 @@ int batcher_new(struct batcher **out, struct moeflux_model *m, bool prompts_firs
     b->is_exact = moeflux_batched_is_exact(m);
     b->prompts_first = prompts_first && b->n_stages == 1;
     b->last = &b->first;
-    if (pthread_mutex_init(&b->lock, NULL) == 0)
+    int rc = prompt_queue_new(&b->prompts, m, e);
+    if (rc == 0 && pthread_mutex_init(&b->lock, NULL) != 0)
+        rc = err_set(e, ERR_MEMORY, "out of memory for a lock");
+    if (rc == 0)
         return 0;
+    prompt_queue_free(b->prompts);
     free(b);
     *out = NULL;
-    return err_set(e, ERR_MEMORY, "out of memory for a lock");
+    return rc;
 }
 
 void batcher_free(struct batcher *b)
@@ -47,6 +53,7 @@ void batcher_free(struct batcher *b)
     if (!b)
         return;
     pthread_mutex_destroy(&b->lock);
+    prompt_queue_free(b->prompts);
     free(b);
 }
 
@@ -203,12 +210,60 @@ static bool goes_alone(const struct batcher_slot *slot, const struct generator *
     return slot->batcher->is_exact && (draft_has(g->draft, g, id) || is_alone(slot->batcher));
 }
 
+/* The caller holds the lock. */
+static void expect(struct batcher_slot *slot, bool is_coming)
+{
+    struct batcher *b = slot->batcher;
+    b->n_coming += (uint32_t)is_coming - (uint32_t)slot->is_coming;
+    slot->is_coming = is_coming;
+}
+
+/* joins: the slot's thread decodes from now on, or else it does no longer. is_coming: it evaluates a prompt. */
+static void join(struct batcher_slot *slot, bool joins, bool is_coming)
+{
+    struct batcher *b = slot->batcher;
+    pthread_mutex_lock(&b->lock);
+    b->n_came += joins && slot->is_coming;
+    expect(slot, is_coming);
+    b->n_joined += joins ? 1 : UINT32_MAX;
+    slot->has_joined = joins;
+    wake(b);
+    pthread_mutex_unlock(&b->lock);
+}
+
+/* Evaluates the last token of a prompt, or of what an answer was forced to say, with the tokens of those who
+ * decode. */
+static int eval_end(struct batcher_slot *slot, struct generator *g, int32_t id, struct moeflux_err *e)
+{
+    if (slot->has_joined)
+        return eval(slot, g, id, NULL, e);
+    bool is_coming = slot->is_coming;
+    join(slot, true, false);
+    int rc = eval(slot, g, id, NULL, e);
+    join(slot, false, is_coming);
+    return rc;
+}
+
+/* Evaluates a part of a prompt: with others, if it is short enough, then its end apart. */
+static int eval_prompt(void *ctx, struct generator *g, const int32_t *ids, uint32_t n, bool is_end,
+                       struct moeflux_err *e)
+{
+    struct batcher_slot *slot = ctx;
+    struct prompt_queue *q = slot->batcher->prompts;
+    const struct batched_prompt whole = {g->sequence, ids, n}, start = {g->sequence, ids, n - is_end};
+    const struct moeflux_outputs outputs = {.logits = is_end ? g->logits : NULL};
+    if (!prompt_queue_takes(q, &whole))
+        return moeflux_session_eval(g->sequence, ids, n, &outputs, e);
+    int rc = start.n > 0 ? prompt_queue_feed(q, &start, e) : 0;
+    return rc || !is_end ? rc : eval_end(slot, g, ids[n - 1], e);
+}
+
 static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux_err *e)
 {
     struct batcher_slot *slot = ctx;
     /* The last token of a prompt. */
     if (!slot->has_joined)
-        return moeflux_session_eval(g->sequence, &id, 1, &(struct moeflux_outputs){.logits = g->logits}, e);
+        return eval_prompt(ctx, g, &id, 1, true, e);
     if (g->draft && goes_alone(slot, g, id))
         return generator_token_alone(g, id, e);
     return eval(slot, g, id, NULL, e);
@@ -226,21 +281,18 @@ static int eval_step(void *ctx, struct generator *g, int32_t id, bool more, int3
     return rc ? rc : batched_choose(&slot->token, g->sampler, next, e);
 }
 
+uint32_t batcher_most_prompt(const struct batcher *b)
+{
+    return prompt_queue_most(b->prompts);
+}
+
 void batcher_bind(struct batcher *b, struct batcher_slot *slot, struct generator *g)
 {
     slot->batcher = b;
     pthread_mutex_lock(&b->lock);
     slot->number = b->n_slots++;
     pthread_mutex_unlock(&b->lock);
-    g->evaluator = (struct generator_evaluator){eval_token, eval_step, slot};
-}
-
-/* The caller holds the lock. */
-static void expect(struct batcher_slot *slot, bool is_coming)
-{
-    struct batcher *b = slot->batcher;
-    b->n_coming += (uint32_t)is_coming - (uint32_t)slot->is_coming;
-    slot->is_coming = is_coming;
+    g->evaluator = (struct generator_evaluator){eval_prompt, eval_token, eval_step, slot};
 }
 
 void batcher_expect(struct batcher_slot *slot, bool is_coming)
@@ -252,23 +304,11 @@ void batcher_expect(struct batcher_slot *slot, bool is_coming)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void join(struct batcher_slot *slot, bool joins)
-{
-    struct batcher *b = slot->batcher;
-    pthread_mutex_lock(&b->lock);
-    b->n_came += joins && slot->is_coming;
-    expect(slot, false);
-    b->n_joined += joins ? 1 : UINT32_MAX;
-    slot->has_joined = joins;
-    wake(b);
-    pthread_mutex_unlock(&b->lock);
-}
-
 int batcher_answer(struct batcher_slot *slot, struct answer *a, struct generator *g,
                    const struct answer_options *o, struct moeflux_err *e)
 {
-    join(slot, true);
+    join(slot, true, false);
     int rc = answer_run(a, g, o, e);
-    join(slot, false);
+    join(slot, false, false);
     return rc;
 }

@@ -51,8 +51,11 @@ int batcher_new(struct batcher **out, struct moeflux_model *m, bool prompts_firs
 /* Frees a batcher, once no answer runs. NULL is legal. */
 void batcher_free(struct batcher *b);
 
-/* Sends the generator's single tokens through the batcher while an answer runs. The generator still belongs
- * to the slot's thread. */
+/* Returns prompt_queue_most: parts of prompts with so many tokens or fewer are evaluated together. */
+uint32_t batcher_most_prompt(const struct batcher *b);
+
+/* Sends the generator's prompts, and its single tokens while an answer runs, through the batcher. The generator
+ * still belongs to the slot's thread. */
 void batcher_bind(struct batcher *b, struct batcher_slot *slot, struct generator *g);
 /* Says that the slot's thread evaluates a prompt now, or that no answer will follow. */
 void batcher_expect(struct batcher_slot *slot, bool is_coming);

@@ -256,7 +256,7 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
                               .n = (uint32_t)c->request.tokens.n,
                               .sampling = sampling,
                               .stops = c->stops,
-                              .passes_last = true};
+                              .passes_above = batcher_most_prompt(r->worker->slot.batcher)};
     int rc = prefill_begin(g, &p, n_reused, e);
     return rc ? rc : prefill_run(g, &p, NULL, e);
 }

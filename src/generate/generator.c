@@ -292,9 +292,14 @@ static int evaluate(struct generator *s, const int32_t *ids, size_t n, const str
                     struct moeflux_err *e)
 {
     uint32_t before = moeflux_session_position(s->sequence);
-    bool single = n == 1 && outputs->logits && !outputs->each_logits && !outputs->hidden;
-    int rc =
-        single ? evaluate_one(s, *ids, e) : moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
+    bool is_plain = !outputs->each_logits && !outputs->hidden;
+    int rc;
+    if (n == 1 && is_plain && outputs->logits)
+        rc = evaluate_one(s, *ids, e);
+    else if (n > 0 && is_plain && s->evaluator.prompt)
+        rc = s->evaluator.prompt(s->evaluator.ctx, s, ids, (uint32_t)n, outputs->logits != NULL, e);
+    else
+        rc = moeflux_session_eval(s->sequence, ids, (uint32_t)n, outputs, e);
     /* After an interruption the sequence has only the first ids, after a failure none. */
     uint32_t after = moeflux_session_position(s->sequence);
     for (uint32_t i = 0; before + i < after; i++)

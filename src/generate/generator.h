@@ -17,10 +17,13 @@ enum { GENERATOR_DEFAULT_CONTEXT = 8192 };
 
 struct generator;
 
-/* Replaces the evaluation of single tokens, for batched decode. token: appends a token to the generator's
- * sequence and puts the logits after it into its `logits`. step: does the work of generator_step; it may call
+/* Replaces the evaluation of prompts and single tokens, for batches. prompt: appends a part of a prompt, n >= 1
+ * tokens, to the generator's sequence; is_end: its `logits` get those after the last one. token: appends a
+ * token and puts the logits after it into `logits`. step: does the work of generator_step; it may call
  * generator_step_alone. */
 struct generator_evaluator {
+    int (*prompt)(void *ctx, struct generator *s, const int32_t *ids, uint32_t n, bool is_end,
+                  struct moeflux_err *e);
     int (*token)(void *ctx, struct generator *s, int32_t id, struct moeflux_err *e);
     int (*step)(void *ctx, struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e);
     void *ctx;
@@ -46,7 +49,7 @@ struct generator {
     uint64_t load_ns;
     struct draft *draft; /* the running answer's; NULL: none */
     struct draft_costs draft_costs;
-    struct generator_evaluator evaluator; /* zeroed: the generator evaluates single tokens itself */
+    struct generator_evaluator evaluator; /* zeroed: the generator evaluates all itself */
     /* The same model on other devices; each copy has its own sequences. */
     struct moeflux_model *copies[MOEFLUX_MAX_DEVICES - 1];
     uint32_t n_copies;

@@ -118,7 +118,7 @@ int prefill_run(struct generator *g, const struct prefill *p, const struct moefl
 {
     uint32_t n = moeflux_session_checkpoint_bytes(g->sequence) ? p->stops.n : 0;
     uint32_t last = n ? p->stops.at[n - 1] : 0, pos = moeflux_session_position(g->sequence);
-    bool passes = p->passes_last && last > pos && last + 1 < p->n;
+    bool passes = p->n - pos > p->passes_above && last > pos && last + 1 < p->n;
     n -= passes;
     keep_checkpoints(g->sequence, &p->stops);
     int rc = n ? feed(g, p, n, p->stops.at[n - 1], e) : 0;

@@ -29,10 +29,10 @@ struct prefill {
     struct prefix_evaluated held; /* the sequence's tokens that may be reused with `chunk` */
     /* Positions where the evaluation is cut for a checkpoint. Unused if the sequence can go back without. */
     struct prefix_stops stops;
-    /* The last stop does not cut if more than one token follows it: its checkpoint is made inside a chunk.
-     * One token is always an evaluation of its own: the same prompt, sent again, has only that one left and
-     * gets the same results. */
-    bool passes_last;
+    /* If more tokens than these are left of the prompt, the last stop does not cut them: its checkpoint is
+     * made inside a chunk. But one token after a stop is always an evaluation of its own: the same prompt,
+     * sent again, has only that one left and gets the same results. UINT32_MAX: every stop cuts. */
+    uint32_t passes_above;
 };
 
 /* Returns how many tokens of the prompt the sequence has and prefill_begin would keep. */

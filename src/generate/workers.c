@@ -274,7 +274,8 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
                         .chunk = k->all->options.keep.chunk,
                         .held = k->held,
                         .stops = c->stops,
-                        .passes_last = k->all->options.converse};
+                        .passes_above =
+                            k->all->options.converse ? batcher_most_prompt(k->copy->batcher) : UINT32_MAX};
     int rc;
     k->held = (struct prefix_evaluated){p.n, p.cuts};
     batcher_expect(&k->slot, true);

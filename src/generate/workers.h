@@ -21,7 +21,7 @@ struct workers;
 struct workers_options {
     struct sequences_options keep; /* limits of all copies together; max_context is not used */
     /* Prompts are turns of conversations: each gets a checkpoint where it parts from another one, too, and
-     * the last stop cuts no evaluation (prefill.passes_last). */
+     * the last stop cuts no evaluation (prefill.passes_above). */
     bool converse;
     /* A job that finds too little memory waits until fewer run (jobs_put_back). */
     bool waits;

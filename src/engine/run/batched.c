@@ -29,17 +29,39 @@ static int refuse_number(const struct moeflux_model *m, uint32_t n, struct moefl
     return err_set(e, ERR_USAGE, "a batch of %u sequences, expected 1 to %u", n, moeflux_max_batched(m));
 }
 
-static int check(struct moeflux_session *const *list, const int32_t *ids, uint32_t n, struct moeflux_err *e)
+/* The ids of one sequence of a call. */
+struct share {
+    const int32_t *ids;
+    uint32_t n;
+};
+
+static struct share share_of(const struct forward_call *c, uint32_t i)
 {
+    if (!c->n_prompts)
+        return (struct share){c->ids + i, 1};
+    uint32_t from = i > 0 ? c->ends[i - 1] : 0;
+    return (struct share){c->ids + from, c->ends[i] - from};
+}
+
+static uint32_t n_sequences(const struct forward_call *c)
+{
+    return c->n_prompts ? c->n_prompts : c->n;
+}
+
+static int check(const struct forward_call *c, struct moeflux_err *e)
+{
+    struct moeflux_session *const *list = c->list;
     const struct moeflux_model *m = list[0]->model;
+    uint32_t n = n_sequences(c);
     int rc = 0;
     if (n > moeflux_max_batched(m))
         return refuse_number(m, n, e);
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
+        const struct share y = share_of(c, i);
         for (uint32_t k = 0; k < i; k++)
             if (list[i] == list[k])
                 return err_set(e, ERR_USAGE, "sequences %u and %u of the batch are the same", k, i);
-        rc = list[i]->model == m ? sequence_check(list[i], &ids[i], 1, e)
+        rc = list[i]->model == m ? sequence_check(list[i], y.ids, y.n, e)
                                  : err_set(e, ERR_USAGE, "sequence %u is of another model than the first", i);
     }
     return rc;
@@ -61,11 +83,11 @@ static struct device_choice *choices_of(const struct batched_token *tokens, uint
 
 static int prepare(const struct forward_call *c, struct moeflux_err *e)
 {
-    int rc = check(c->list, c->ids, c->n, e);
-    for (uint32_t i = 0; rc == 0 && i < c->n; i++) {
+    int rc = check(c, e);
+    for (uint32_t i = 0; rc == 0 && i < n_sequences(c); i++) {
         rc = sequence_make_ready(c->list[i], e);
         if (rc == 0)
-            rc = sequence_reserve(c->list[i], c->list[i]->pos + 1, e);
+            rc = sequence_reserve(c->list[i], c->list[i]->pos + share_of(c, i).n, e);
     }
     return rc;
 }
@@ -73,16 +95,18 @@ static int prepare(const struct forward_call *c, struct moeflux_err *e)
 static int run(const struct forward_call *c, struct moeflux_err *e)
 {
     struct moeflux_session *first = c->list[0];
+    enum work_kind kind = c->n_prompts ? WORK_PREFILL : WORK_DECODE;
     uint32_t n_done;
     int rc = prepare(c, e);
     if (rc < 0)
         return rc;
-    model_stats_begin(first->model, WORK_DECODE);
-    first->progress_at = (struct progress_at){.total = 1, .what = "generating"};
+    model_stats_begin(first->model, kind);
+    first->progress_at = c->n_prompts ? (struct progress_at){.total = c->n, .what = "reading the prompt"}
+                                      : (struct progress_at){.total = 1, .what = "generating"};
     rc = forward_run(c, &n_done, e);
-    model_stats_end(first->model, WORK_DECODE, rc < 0 ? 0 : c->n);
-    for (uint32_t i = 0; rc == 0 && i < c->n; i++)
-        sequence_accept(c->list[i], c->ids[i]);
+    model_stats_end(first->model, kind, rc < 0 ? 0 : c->n);
+    for (uint32_t i = 0; rc == 0 && i < n_sequences(c); i++)
+        sequence_accept(c->list[i], share_of(c, i).ids, share_of(c, i).n);
     return rc;
 }
 
@@ -141,6 +165,51 @@ int batched_eval(struct batched_token *tokens, uint32_t n, void (*left)(void *ct
     if (first->left)
         first->left(first->left_ctx);
     first->left = NULL;
+    return rc;
+}
+
+/* ---- prompts ---- */
+
+bool batched_takes_prompts(const struct moeflux_model *m)
+{
+    const struct stage *at = &m->stages[0];
+    return moeflux_max_batched(m) > 1 && m->n_stages == 1 && at->batched_plan_n > 0 &&
+           !stage_has_cpu_layers(at) && !drafter_wants(m) && !m->dir.config.drafts;
+}
+
+bool batched_takes_prompt(const struct batched_prompt *p)
+{
+    const struct moeflux_session *s = p->session;
+    uint32_t end = s->pos + p->n, every = s->model->checkpoint_bytes ? s->checkpoint_every : 0;
+    bool is_due =
+        (s->checkpoint_at > s->pos && s->checkpoint_at <= end) || (every && s->pos / every != end / every);
+    return p->n > 0 && p->n <= s->model->max_chunk && !is_due;
+}
+
+int batched_feed(const struct batched_prompt *prompts, uint32_t n, struct moeflux_err *e)
+{
+    struct moeflux_session *list[MOEFLUX_MAX_PARALLEL];
+    uint32_t ends[MOEFLUX_MAX_PARALLEL], n_tokens = 0;
+    const struct moeflux_outputs none = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        list[i] = prompts[i].session;
+        ends[i] = n_tokens += prompts[i].n;
+    }
+    int32_t *ids = mem_new(n_tokens, sizeof *ids, e);
+    if (!ids)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; i < n; i++)
+        memcpy(ids + ends[i] - prompts[i].n, prompts[i].ids, prompts[i].n * sizeof *ids);
+    const struct forward_call c = {.list = list,
+                                   .ids = ids,
+                                   .n = n_tokens,
+                                   .n_chunks = 1,
+                                   .is_batched = true,
+                                   .ends = ends,
+                                   .n_prompts = n,
+                                   .outputs = &none};
+    int rc = run(&c, e);
+    free(ids);
     return rc;
 }
 

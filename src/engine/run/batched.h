@@ -29,6 +29,23 @@ int batched_eval(struct batched_token *tokens, uint32_t n, void (*left)(void *ct
 /* Accepts the token and chooses the next one: takes the device's choice, or samples from the logits. */
 int batched_choose(const struct batched_token *t, struct sampler *sampler, int32_t *next,
                    struct moeflux_err *e);
+/* A part of a prompt that is not its end. */
+struct batched_prompt {
+    struct moeflux_session *session;
+    const int32_t *ids; /* [n] */
+    uint32_t n;
+};
+
+/* Returns whether batched_feed takes prompts of the model: in matrix arithmetic, on one device. */
+bool batched_takes_prompts(const struct moeflux_model *m);
+/* Returns whether batched_feed takes the part: not if a checkpoint is due inside it, or after it. */
+bool batched_takes_prompt(const struct batched_prompt *p);
+/* Appends parts of prompts, one of each of n sequences, in one evaluation. They have batched_chunk tokens at
+ * most in all, and the model and the parts can be taken. The results are batch-invariant: each part's are
+ * those of batched_feed with that part alone. On failure the sequences do not change. Errors: those of
+ * moeflux_session_eval. */
+int batched_feed(const struct batched_prompt *prompts, uint32_t n, struct moeflux_err *e);
+
 /* Returns the number of devices that an evaluation passes one after the other. */
 uint32_t batched_n_stages(const struct moeflux_model *m);
 /* Returns the most tokens of a prompt that are evaluated at once. Results depend on where a prompt is cut. */

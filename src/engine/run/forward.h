@@ -13,14 +13,19 @@
 
 #include "engine/session.h"
 
-/* Tokens of one sequence in chunks of m->max_chunk, or one token of each of several sequences. */
+/* Tokens of one sequence in chunks of m->max_chunk, or one token of each of several sequences, or parts of
+ * several prompts in one chunk. */
 struct forward_call {
     struct moeflux_session *const *list;
     const int32_t *ids; /* [n] */
     uint32_t n, n_chunks;
     uint32_t n_after; /* tokens that will probably follow in another call; their ids follow the n */
-    bool is_batched;  /* one token of each of n sequences: n_chunks is 1 */
-    bool is_chain;    /* also batched: n tokens of one sequence, all entries of `list` (verify.h) */
+    bool is_batched;  /* several sequences: n_chunks is 1 */
+    /* parts of prompts: `list` has n_prompts sequences, and the ids of sequence i end before ids[ends[i]];
+     * there are no logits. 0: each sequence has one token */
+    const uint32_t *ends;
+    uint32_t n_prompts;
+    bool is_chain; /* also batched: n tokens of one sequence, all entries of `list` (verify.h) */
     /* the recurrent state after so many tokens of the last chunk goes to the stages' `kept` (arch_chunk);
      * 0: it is not kept */
     uint32_t keep;

@@ -143,9 +143,11 @@ struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequen
         p.chunk.of = sequence_of(w, 0, at);
         return p;
     }
-    for (uint32_t i = 0; i < w->n; i++)
+    for (uint32_t i = 0, n = w->n_prompts ? w->n_prompts : w->n; i < n; i++)
         each[i] = w->is_chain ? link_of(w, i, at) : sequence_of(w, i, at);
     p.chunk.each = each;
+    p.chunk.ends = w->ends;
+    p.chunk.n_prompts = w->n_prompts;
     p.chunk.is_chain = w->is_chain;
     p.chunk.plan_n = pass_plan_n(at, w->n);
     return p;
@@ -256,7 +258,7 @@ static bool is_same_group(const struct recorded *a, const struct work *w)
 static enum pass_ahead state_ahead(const struct work *w, const struct stage *at)
 {
     const struct recorded *a = &at->ahead.next;
-    bool is = !w->is_chain && is_same_group(a, w) && a->chooses == chooses(w, at);
+    bool is = !w->is_chain && !w->n_prompts && is_same_group(a, w) && a->chooses == chooses(w, at);
     for (uint32_t i = 0; is && i < a->n; i++) {
         const struct arch_sequence have = a->each[i], want = sequence_of(w, i, at);
         is = have.pos == want.pos && have.parity == want.parity && have.kv_blocks == want.kv_blocks &&
@@ -405,7 +407,7 @@ static int finish(const struct pass *p, struct moeflux_err *e)
     int rc = exec_submit(at->exec, &ticket, e);
     if (rc < 0)
         return rc;
-    if (!at->computes_at_once && pass_n_decoding(p) == 0)
+    if (!at->computes_at_once && pass_n_decoding(p) == 0 && !p->chunk.n_prompts)
         rope_cache_go_ahead(&at->rope, p->m);
     return exec_wait(at->exec, ticket, e);
 }
@@ -535,14 +537,26 @@ static int decode_stage(const struct work *w, const struct pass *p, struct moefl
 
 /* ---- a stage ---- */
 
+/* Adds the n-gram rows of parts of prompts. */
+static int add_prompt_rows(const struct work *w, struct stage *at, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0, from = 0; rc == 0 && i < w->n_prompts; from = w->ends[i++]) {
+        const struct moeflux_session *s = w->list[i];
+        const struct ngram_text text = {s->history, w->ids + from, s->pos};
+        rc = ngram_rows_add(&at->ngrams, &text, s->pos, w->ends[i] - from, e);
+    }
+    return rc;
+}
+
 /* Begins to read the rows of the work's tokens, and notes those of the chunk that follows. */
 static int start_rows(const struct work *w, struct stage *at, struct moeflux_err *e)
 {
     bool is_apart = w->is_batched && !w->is_chain;
-    uint32_t n_sequences = is_apart ? w->n : 1, n = is_apart ? 1 : w->n;
+    uint32_t n_sequences = w->n_prompts ? 0 : is_apart ? w->n : 1, n = is_apart ? 1 : w->n;
     const struct moeflux_session *s = w->list[0];
-    int rc = 0;
     ngram_rows_clear(&at->ngrams);
+    int rc = add_prompt_rows(w, at, e);
     for (uint32_t i = 0; rc == 0 && i < n_sequences; i++) {
         s = w->list[i];
         /* Chunks of one evaluation have contiguous ids, and are not in the history yet. */
@@ -568,6 +582,17 @@ static void feed(const struct work *w, struct stage *at)
     memcpy(at->fed.host, d->fed + from, hidden_bytes(w->m, w->n));
 }
 
+/* Computes the angles of the tokens of several sequences. */
+static void fill_angles(const struct work *w, struct pass *p)
+{
+    float *to = rope_cache_of_tokens(&p->at->rope, p->half, &p->chunk.rope);
+    for (uint32_t i = 0; !w->n_prompts && i < w->n; i++)
+        rope_cache_fill_token(w->m, to, w->n, i, w->list[i]->pos + w->ahead + (w->is_chain ? i : 0));
+    for (uint32_t i = 0, t = 0; i < w->n_prompts; i++)
+        for (uint32_t from = t; t < w->ends[i]; t++)
+            rope_cache_fill_token(w->m, to, w->n, t, w->list[i]->pos + t - from);
+}
+
 /* Fills a stage's inputs: ids and positions. The device must not use them. */
 static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err *e)
 {
@@ -576,13 +601,11 @@ static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err 
     memcpy(at->ids.host, w->ids, w->n * sizeof *w->ids);
     if (at->fed.host)
         feed(w, at);
-    if (pass_n_decoding(p) == 0) {
+    if (pass_n_decoding(p) == 0 && !w->n_prompts) {
         p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, p->chunk.of.pos);
         return start_rows(w, at, e);
     }
-    float *to = rope_cache_of_tokens(&at->rope, p->half, &p->chunk.rope);
-    for (uint32_t i = 0; i < w->n; i++)
-        rope_cache_fill_token(m, to, w->n, i, w->list[i]->pos + w->ahead + (w->is_chain ? i : 0));
+    fill_angles(w, p);
     return start_rows(w, at, e);
 }
 
@@ -590,11 +613,18 @@ static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err 
 static bool is_plain(const struct work *w, const struct pass *p)
 {
     const struct moeflux_outputs *o = w->outputs;
-    if (w->is_watched || o->each_logits || o->hidden || !(w->is_batched || (w->n == 1 && o->logits)))
+    if (w->is_watched || w->n_prompts || o->each_logits || o->hidden ||
+        !(w->is_batched || (w->n == 1 && o->logits)))
         return false;
     if (w->m->trace || stage_has_cpu_layers(p->at))
         return false;
     return stage_holds_all(p->at) || (!w->is_batched && pass_is_at_once(p));
+}
+
+/* Whether every token's logits are wanted. */
+static bool has_rows(const struct work *w)
+{
+    return w->is_batched && !w->n_prompts;
 }
 
 int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struct moeflux_err *e)
@@ -605,7 +635,7 @@ int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struc
     p->ahead = plain ? state_ahead(w, at) : PASS_NOT_AHEAD;
     p->half = p->ahead ? at->ahead.next.half : 1 - at->last_half;
     *rows = (struct work_rows){
-        .is_there = is_last(p) && (plain || w->is_batched), .is_wanted = !p->chooses, .half = p->half};
+        .is_there = is_last(p) && (plain || has_rows(w)), .is_wanted = !p->chooses, .half = p->half};
     if (rows->is_there)
         begin_logits(at, p->half);
     int rc = p->ahead != PASS_IN_FLIGHT ? fill_inputs(w, p, e) : 0;
@@ -616,9 +646,9 @@ int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struc
     if (rc < 0)
         return rc;
     by_token_prefetch(p, w->ids);
-    if (!plain && w->ahead == 0 && (!w->is_batched || w->n <= EXEC_MAX_INVARIANT))
+    if (!plain && w->ahead == 0 && !w->n_prompts && (!w->is_batched || w->n <= EXEC_MAX_INVARIANT))
         track(w, at);
-    rc = plain ? decode_stage(w, p, e) : w->is_batched ? run_tokens(p, e) : run_chunk(p, w->is_last, e);
+    rc = plain ? decode_stage(w, p, e) : has_rows(w) ? run_tokens(p, e) : run_chunk(p, w->is_last, e);
     if (rc == 0 && is_last(p) && drafter_wants(w->m))
         drafter_take(w, (const float *)(const void *)(at->last.host ? at->last.host : at->view.x.host));
     return rc;

@@ -16,16 +16,18 @@
 
 #include "engine/run/pass.h"
 
-/* An evaluation: n tokens of one sequence, or one token of each of n sequences, or a chain: n tokens of one
- * sequence that are computed as if they were of n. */
+/* An evaluation: n tokens of one sequence, or one token of each of n sequences, or parts of several prompts, or
+ * a chain: n tokens of one sequence that are computed as if they were of n. */
 struct work {
     struct moeflux_model *m;
     struct moeflux_session *const *list;
     const int32_t *ids; /* [n] */
     uint32_t n;
-    uint32_t n_all;   /* n, and the tokens of the chunks that follow at once */
-    uint32_t n_after; /* tokens that will follow the work's; their ids follow its own */
-    uint32_t keep;    /* arch_chunk.keep */
+    uint32_t n_all;       /* n, and the tokens of the chunks that follow at once */
+    uint32_t n_after;     /* tokens that will follow the work's; their ids follow its own */
+    uint32_t keep;        /* arch_chunk.keep */
+    const uint32_t *ends; /* and n_prompts: see forward_call */
+    uint32_t n_prompts;
     bool is_batched, is_watched;
     bool is_chain; /* and is_batched */
     /* one device holds all experts and samples: the token after it may be in flight (see above) */
