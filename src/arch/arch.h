@@ -35,19 +35,35 @@ struct arch_sequence {
     uint64_t recurrent, recurrent_out;
 };
 
-/* The tokens being evaluated: n of one sequence, or one of each of n sequences; or parts of several sequences'
- * prompts, n tokens in all; or a chain: n tokens of one sequence, each with states of its own. */
+/* Which of the tokens of a batch belong to which sequence: the first n_single to a sequence each, then those of
+ * prompt i, a part of a sequence's prompt, up to token ends[i] - 1. */
+struct arch_batch {
+    uint32_t n_single, n_prompts;
+    const uint32_t *ends; /* [n_prompts] */
+};
+
+static inline uint32_t arch_batch_sequences(const struct arch_batch *b)
+{
+    return b->n_single + b->n_prompts;
+}
+
+/* Returns the first token of prompt idx. */
+static inline uint32_t arch_batch_start(const struct arch_batch *b, uint32_t idx)
+{
+    return idx > 0 ? b->ends[idx - 1] : b->n_single;
+}
+
+/* The tokens being evaluated: n of one sequence, or a batch of several sequences; or a chain: n tokens of one
+ * sequence, each with states of its own. */
 struct arch_chunk {
     uint32_t n;
-    uint64_t ids;                     /* i32 [n] */
-    uint64_t rope;                    /* f32 [n][dim / 2][2]: cos, sin; for each table, one after the other */
-    uint64_t ngrams;                  /* f32 [n_tables][max_chunk][inner]: rows of the n-gram tables */
-    struct arch_sequence of;          /* the tokens are at of.pos .. of.pos + n - 1 */
-    const struct arch_sequence *each; /* [n] or [n_prompts], then `of` is unused; NULL: one sequence */
-    /* [n_prompts]: the tokens of prompt i end before token ends[i] of the chunk, those of prompt 0 begin at
-     * token 0. n_prompts 0: sequences of `each` have one token */
-    const uint32_t *ends;
-    uint32_t n_prompts;
+    uint64_t ids;            /* i32 [n] */
+    uint64_t rope;           /* f32 [n][dim / 2][2]: cos, sin; for each table, one after the other */
+    uint64_t ngrams;         /* f32 [n_tables][max_chunk][inner]: rows of the n-gram tables */
+    struct arch_sequence of; /* the tokens are at of.pos .. of.pos + n - 1 */
+    /* the sequences of a batch, or [n] of a chain; then `of` is unused. NULL: one sequence */
+    const struct arch_sequence *each;
+    struct arch_batch batch; /* with `each`, except for a chain */
     /* `each` has consecutive positions of one sequence: operations with a state run one after the other,
      * since a token reads what the ones before it write */
     bool is_chain;
@@ -64,10 +80,10 @@ struct arch_chunk {
     bool fed_is_own;
 };
 
-/* Whether each token is the only one of its sequence. */
-static inline bool arch_is_apart(const struct arch_chunk *c)
+/* Returns how many tokens, the chunk's first ones, are the only ones of their sequences. */
+static inline uint32_t arch_n_single(const struct arch_chunk *c)
 {
-    return c->each && !c->is_chain && !c->n_prompts;
+    return c->each && !c->is_chain ? c->batch.n_single : 0;
 }
 
 /* Returns the number of tokens that choose the kernels of a chunk's operations. */

@@ -374,11 +374,12 @@ static void run_stretches(const struct compressed_mixer *d, const struct part_ca
     const struct part_room *r = d->room;
     const struct arch_chunk *c = call->chunk;
     struct part_tokens parts[PART_GROUP];
-    for (uint32_t first = 0, n; (n = part_tokens_with_state(r, c, d->config->rope, first, parts)) > 0;
-         first += n)
+    bool are_single;
+    for (uint32_t first = 0, n;
+         (n = part_tokens_with_state(r, c, d->config->rope, first, parts, &are_single)) > 0; first += n)
         for (uint32_t i = 0; i < n; i++) {
             struct stretch s = {d,        &d->layers[call->layer], call->stores,
-                                parts[i], outputs_of(d->config),   .idx = arch_is_apart(c) ? i : 0};
+                                parts[i], outputs_of(d->config),   .idx = are_single ? i : 0};
             s.proj = r->proj.address + (uint64_t)s.part.from * s.at.stride * sizeof(float);
             s.q = r->own[PART_COMPRESSED][Q].address +
                   (uint64_t)s.part.from * q_rows(d->config) * sizeof(float);

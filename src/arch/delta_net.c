@@ -193,23 +193,26 @@ static void mix(const struct delta_net *d, const struct part_call *call, const s
     delta_run(&d->op, d->room->exec, &own);
 }
 
-/* Runs a token of each sequence, concurrently, or of each position of a chain. */
+/* Runs the sequences that have one token, concurrently, then parts of prompts, one after the other: they share
+ * the scratch memory. Or the positions of a chain. */
 static void mix_each(const struct delta_net *d, const struct part_call *call, bool norm_in_out)
 {
+    struct exec *x = d->room->exec;
     struct delta_call calls[PART_GROUP];
-    for (uint32_t first = 0, all = part_n_sequences(call->chunk); first < all; first += PART_GROUP) {
-        uint32_t n = (uint32_t)size_min(all - first, PART_GROUP);
+    bool are_single;
+    for (uint32_t first = 0, n; (n = part_group_from(call->chunk, first, &are_single)) > 0; first += n) {
         for (uint32_t i = 0; i < n; i++) {
             const struct part_tokens part = part_tokens_of(d->room, call->chunk, 0, first + i);
             calls[i] = call_of(d, call, &part, norm_in_out, false);
         }
-        if (call->chunk->is_chain) {
-            delta_run_chain(&d->op, d->room->exec, calls, n);
-            continue;
-        }
-        if (first > 0)
-            exec_concurrent(d->room->exec);
-        delta_run_concurrent(&d->op, d->room->exec, calls, n);
+        if (call->chunk->is_chain)
+            delta_run_chain(&d->op, x, calls, n);
+        if (are_single && first > 0)
+            exec_concurrent(x);
+        if (are_single)
+            delta_run_concurrent(&d->op, x, calls, n);
+        for (uint32_t i = 0; !are_single && !call->chunk->is_chain && i < n; i++)
+            delta_run(&d->op, x, &calls[i]);
     }
 }
 
@@ -240,15 +243,6 @@ static void project(const struct delta_net *d, const struct part_call *call)
     raise_gate(d, &y->a_up, row.a_low, row.a, call->chunk);
 }
 
-/* Runs the parts of several prompts, one after the other: they share the scratch memory. */
-static void mix_prompts(const struct delta_net *d, const struct part_call *call)
-{
-    for (uint32_t i = 0; i < call->chunk->n_prompts; i++) {
-        const struct part_tokens part = part_tokens_of(d->room, call->chunk, 0, i);
-        mix(d, call, &part, false, false);
-    }
-}
-
 /* Computes a chunk whose state is kept inside it as two. */
 static void mix_twice(const struct delta_net *d, const struct part_call *call)
 {
@@ -267,17 +261,16 @@ static void delta_net_run(const void *self, const struct part_call *call)
     const struct delta_net *d = self;
     const struct part_room *r = d->room;
     const struct delta_layer *y = &d->layers[call->layer];
-    uint32_t n = call->chunk->n, n_parts = part_n_sequences(call->chunk);
+    uint32_t n = call->chunk->n;
     bool is_cast = r->f16_scratch.address && !call->chunk->each && !call->chunk->keep &&
                    linear_takes_f16(&y->out, n) && delta_gives_f16(&d->op, r->exec, n);
     /* One token of a sequence uses the scratch buffer for nothing else. */
-    bool norm_in_out = arch_plan_n(call->chunk) <= EXEC_MAX_INVARIANT && !call->chunk->n_prompts &&
-                       delta_gives_squares(&d->op, r->exec, n / n_parts) && linear_takes_squares(&y->out);
+    bool norm_in_out = arch_plan_n(call->chunk) <= EXEC_MAX_INVARIANT &&
+                       delta_gives_squares(&d->op, r->exec, call->chunk->each ? 1 : n) &&
+                       linear_takes_squares(&y->out);
     project(d, call);
     const struct part_tokens whole = part_tokens_of(r, call->chunk, 0, 0);
-    if (call->chunk->n_prompts)
-        mix_prompts(d, call);
-    else if (call->chunk->each)
+    if (call->chunk->each)
         mix_each(d, call, norm_in_out);
     else if (call->chunk->keep)
         mix_twice(d, call);

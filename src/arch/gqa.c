@@ -237,15 +237,15 @@ static void attend(const struct gqa_mixer *q, const struct part_call *call)
 {
     const struct part_room *r = q->room;
     struct gqa_call calls[PART_GROUP];
-    for (uint32_t first = 0, all = part_n_sequences(call->chunk); first < all; first += PART_GROUP) {
-        uint32_t n = (uint32_t)size_min(all - first, PART_GROUP);
+    bool are_single;
+    for (uint32_t first = 0, n; (n = part_group_from(call->chunk, first, &are_single)) > 0; first += n) {
         for (uint32_t i = 0; i < n; i++) {
             const struct part_tokens part = part_tokens_of(r, call->chunk, q->config->rope, first + i);
-            calls[i] = call_of(q, call, &part, arch_is_apart(call->chunk) ? i : 0);
+            calls[i] = call_of(q, call, &part, are_single ? i : 0);
         }
-        if (arch_is_apart(call->chunk))
+        if (are_single)
             gqa_run_concurrent(&q->op, r->exec, calls, n);
-        for (uint32_t i = 0; !arch_is_apart(call->chunk) && i < n; i++)
+        for (uint32_t i = 0; !are_single && i < n; i++)
             gqa_run(&q->op, r->exec, &calls[i]);
     }
 }

@@ -160,13 +160,14 @@ void index_run(const struct index_part *x, const struct part_call *call, const s
     struct part_tokens parts[PART_GROUP];
     struct indexer_call calls[PART_GROUP];
     const struct arch_chunk *c = call->chunk;
-    for (uint32_t first = 0, n; (n = part_tokens_with_state(x->room, c, x->rope, first, parts)) > 0;
-         first += n) {
+    bool are_single;
+    for (uint32_t first = 0, n;
+         (n = part_tokens_with_state(x->room, c, x->rope, first, parts, &are_single)) > 0; first += n) {
         for (uint32_t i = 0; i < n; i++)
-            calls[i] = call_of(x, in, &parts[i], arch_is_apart(c) ? i : 0);
-        if (arch_is_apart(c))
+            calls[i] = call_of(x, in, &parts[i], are_single ? i : 0);
+        if (are_single)
             indexer_run(&x->op, x->room->exec, calls, n);
-        for (uint32_t i = 0; !arch_is_apart(c) && i < n; i++)
+        for (uint32_t i = 0; !are_single && i < n; i++)
             indexer_run(&x->op, x->room->exec, &calls[i], 1);
     }
 }

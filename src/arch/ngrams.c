@@ -141,7 +141,9 @@ static void ngrams_run(const void *self, const struct part_call *call)
                                      .chunk = arch_plan_n(c),
                                      .f16_scratch = r->f16_scratch.address});
     struct part_tokens parts[PART_GROUP];
-    for (uint32_t first = 0, n; (n = part_tokens_with_state(r, c, 0, first, parts)) > 0; first += n)
+    bool are_single;
+    for (uint32_t first = 0, n; (n = part_tokens_with_state(r, c, 0, first, parts, &are_single)) > 0;
+         first += n)
         for (uint32_t i = 0; i < n; i++)
             add_rows(g, call, &parts[i]);
 }

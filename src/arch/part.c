@@ -26,9 +26,9 @@ uint32_t part_n_concurrent(const struct part_most *most)
 
 uint32_t part_n_sequences(const struct arch_chunk *c)
 {
-    if (c->n_prompts)
-        return c->n_prompts;
-    return c->each ? c->n : 1;
+    if (!c->each)
+        return 1;
+    return c->is_chain ? c->n : arch_batch_sequences(&c->batch);
 }
 
 struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
@@ -38,16 +38,25 @@ struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_c
     uint64_t table = c->rope + (uint64_t)c->n * rope_floats(r->config, rope) * sizeof(float);
     if (!c->each)
         return (struct part_tokens){.n = c->n, .rope = table, .of = c->of};
-    uint32_t from = c->n_prompts && idx > 0 ? c->ends[idx - 1] : c->n_prompts ? 0 : idx;
-    uint32_t n = c->n_prompts ? c->ends[idx] - from : 1;
+    uint32_t from = idx, n = 1, n_single = c->is_chain ? c->n : c->batch.n_single;
+    if (idx >= n_single) {
+        from = arch_batch_start(&c->batch, idx - n_single);
+        n = c->batch.ends[idx - n_single] - from;
+    }
     return (struct part_tokens){.from = from, .n = n, .rope = table + from * row, .of = c->each[idx]};
 }
 
-uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
-                                uint32_t first, struct part_tokens *parts)
+uint32_t part_group_from(const struct arch_chunk *c, uint32_t first, bool *are_single)
 {
-    uint32_t all = part_n_sequences(c), n = first < all ? all - first : 0;
-    n = (uint32_t)size_min(n, PART_GROUP);
+    uint32_t n_single = arch_n_single(c);
+    *are_single = first < n_single;
+    return (uint32_t)size_min((*are_single ? n_single : part_n_sequences(c)) - first, PART_GROUP);
+}
+
+uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
+                                uint32_t first, struct part_tokens *parts, bool *are_single)
+{
+    uint32_t n = part_group_from(c, first, are_single);
     for (uint32_t i = 0; i < n; i++)
         parts[i] = part_tokens_of(r, c, rope, first + i);
     if (!c->keep || n == 0)

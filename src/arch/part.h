@@ -95,11 +95,13 @@ struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_c
 /* Sequences whose operations may run concurrently (ATTENTION_CONCURRENT, DELTA_CONCURRENT): each has
  * scratch memory of its own. Those of a larger chunk go in groups of so many. */
 enum { PART_GROUP = 32 };
-/* Returns how many runs of tokens have a recurrent state of their own, and fills parts [PART_GROUP]: those
- * of the sequences from `first` on, at most PART_GROUP, or with a state kept inside the chunk those before
- * it and those after it. 0: there are no more. */
+/* Returns the size of the group of sequences that begins with `first`, 0: there are no more. *are_single: each
+ * has one token, and they may run concurrently. */
+uint32_t part_group_from(const struct arch_chunk *c, uint32_t first, bool *are_single);
+/* Does the same, and fills parts [PART_GROUP] with their tokens. With a state kept inside the chunk those before
+ * it and those after it are two parts. */
 uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
-                                uint32_t first, struct part_tokens *parts);
+                                uint32_t first, struct part_tokens *parts, bool *are_single);
 
 /* Computes proj = W norm(in); the rows of proj are `stride` floats apart. */
 void part_project(const struct part_room *r, const struct linear *w, const struct part_call *call,

@@ -241,7 +241,7 @@ int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids
         if (!tokens[i].logits)
             return ERR_MEMORY;
     }
-    int rc = batched_eval(tokens, n, NULL, NULL, e);
+    int rc = batched_eval(tokens, n, NULL, 0, NULL, NULL, e);
     for (uint32_t i = 0; rc == 0 && i < n; i++)
         rc = batched_choose(&tokens[i], samplers[i]->sampler, &next[i], e);
     return rc;

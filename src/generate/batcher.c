@@ -7,24 +7,39 @@
 #include "engine/run/batched.h"
 #include "generate/answer.h"
 #include "generate/generator.h"
-#include "generate/prompt_queue.h"
+
+enum {
+    PROMPT_MOST = 256, /* batcher_most_prompt of models that take parts of prompts */
+    RIDING_MOST = 256, /* tokens of prompts that are evaluated with others' tokens, which they delay */
+};
+
+struct slots { /* a list, the oldest first */
+    struct batcher_slot *first, **last;
+};
 
 struct batcher {
     struct moeflux_model *model;
-    struct prompt_queue *prompts;
-    uint32_t most; /* most tokens of a group */
+    uint32_t most;        /* most tokens of a group */
+    uint32_t most_prompt; /* batcher_most_prompt */
     uint32_t n_stages;
     bool is_exact; /* moeflux_batched_is_exact */
     bool prompts_first;
-    pthread_mutex_t lock;               /* protects the members below */
-    struct batcher_slot *first, **last; /* waiting slots, the oldest first */
-    /* threads that joined, that wait, whose tokens are in flight */
+    pthread_mutex_t lock;         /* protects the members below */
+    struct slots tokens, prompts; /* those that wait */
+    /* threads that joined, that wait with a token, whose tokens are in flight */
     uint32_t n_joined, n_waiting, n_in_flight;
     /* threads that evaluate a prompt; those that joined since the last group began */
     uint32_t n_coming, n_came;
     uint32_t n_slots;
     bool is_taken; /* a group is on the first device */
 };
+
+/* A group has room for a part, whatever else is in it. */
+static uint32_t choose_most_prompt(struct moeflux_model *m)
+{
+    uint32_t chunk = batched_chunk(m), beside = moeflux_max_batched(m);
+    return batched_takes_prompts(m) && chunk > beside ? (uint32_t)size_min(chunk - beside, PROMPT_MOST) : 0;
+}
 
 int batcher_new(struct batcher **out, struct moeflux_model *m, bool prompts_first, struct moeflux_err *e)
 {
@@ -33,19 +48,17 @@ int batcher_new(struct batcher **out, struct moeflux_model *m, bool prompts_firs
         return ERR_MEMORY;
     b->model = m;
     b->most = (uint32_t)size_min(moeflux_max_batched(m), BATCHER_MOST);
+    b->most_prompt = choose_most_prompt(m);
     b->n_stages = batched_n_stages(m);
     b->is_exact = moeflux_batched_is_exact(m);
-    b->prompts_first = prompts_first && b->n_stages == 1;
-    b->last = &b->first;
-    int rc = prompt_queue_new(&b->prompts, m, e);
-    if (rc == 0 && pthread_mutex_init(&b->lock, NULL) != 0)
-        rc = err_set(e, ERR_MEMORY, "out of memory for a lock");
-    if (rc == 0)
+    b->prompts_first = prompts_first && b->n_stages == 1 && !b->most_prompt;
+    b->tokens.last = &b->tokens.first;
+    b->prompts.last = &b->prompts.first;
+    if (pthread_mutex_init(&b->lock, NULL) == 0)
         return 0;
-    prompt_queue_free(b->prompts);
     free(b);
     *out = NULL;
-    return rc;
+    return err_set(e, ERR_MEMORY, "out of memory for a lock");
 }
 
 void batcher_free(struct batcher *b)
@@ -53,7 +66,6 @@ void batcher_free(struct batcher *b)
     if (!b)
         return;
     pthread_mutex_destroy(&b->lock);
-    prompt_queue_free(b->prompts);
     free(b);
 }
 
@@ -70,7 +82,8 @@ static bool awaits_prompts(const struct batcher *b)
     return b->prompts_first && b->n_coming > 0 && b->n_waiting < b->most && b->n_came < b->most;
 }
 
-/* Returns whether a group can begin: it is full, or every other thread waits or has its token in flight. */
+/* Returns whether a group of tokens can begin: it is full, or every other thread waits or has its token in
+ * flight. */
 static bool is_ready(const struct batcher *b)
 {
     uint32_t n_away = b->n_joined - b->n_waiting - b->n_in_flight;
@@ -78,33 +91,72 @@ static bool is_ready(const struct batcher *b)
            (b->n_waiting >= group_size(b) || n_away == 0);
 }
 
-/* Wakes the thread that waits longest: it evaluates the group. */
-static void wake(struct batcher *b)
+/* Returns whether a group of prompts alone can begin: nobody decodes. */
+static bool prompts_are_ready(const struct batcher *b)
 {
-    if (is_ready(b))
-        pthread_cond_signal(&b->first->changed);
+    return b->prompts.first && b->n_joined == 0 && !b->is_taken;
 }
 
-/* Takes the oldest slots, sorted by number: recordings that the model made ahead for the same slots in the
+/* Returns the slot whose thread is to evaluate a group now, the one that waits longest; NULL: none is. */
+static struct batcher_slot *leader_of(const struct batcher *b)
+{
+    if (is_ready(b))
+        return b->tokens.first;
+    return prompts_are_ready(b) ? b->prompts.first : NULL;
+}
+
+static void wake(struct batcher *b)
+{
+    struct batcher_slot *leader = leader_of(b);
+    if (leader)
+        pthread_cond_signal(&leader->changed);
+}
+
+static void put(struct slots *to, struct batcher_slot *slot)
+{
+    slot->next = NULL;
+    *to->last = slot;
+    to->last = &slot->next;
+}
+
+static struct batcher_slot *take(struct slots *from)
+{
+    struct batcher_slot *slot = from->first;
+    from->first = slot->next;
+    if (!from->first)
+        from->last = &from->first;
+    return slot;
+}
+
+/* Takes the oldest tokens, sorted by number: recordings that the model made ahead for the same slots in the
  * same order can then be used. */
-static void take_group(struct batcher *b, struct batcher_slot *leader)
+static void take_tokens(struct batcher *b, struct batcher_slot *leader)
 {
     uint32_t n = (uint32_t)size_min(b->n_waiting, group_size(b));
     for (uint32_t i = 0; i < n; i++) {
-        struct batcher_slot *s = b->first;
+        struct batcher_slot *s = take(&b->tokens);
         uint32_t at = i;
-        b->first = s->next;
         for (; at > 0 && leader->group[at - 1]->number > s->number; at--)
             leader->group[at] = leader->group[at - 1];
         leader->group[at] = s;
     }
-    if (!b->first)
-        b->last = &b->first;
     leader->n_group = n;
     b->n_waiting -= n;
     b->n_in_flight += n;
     b->n_came = 0;
-    b->is_taken = true;
+}
+
+/* Takes the oldest parts of prompts that there is room for. */
+static void take_prompts(struct batcher *b, struct batcher_slot *leader)
+{
+    uint32_t room = leader->n_group ? RIDING_MOST : batched_chunk(b->model);
+    leader->n_prompts = 0;
+    while (b->prompts.first && leader->n_group < b->most && b->prompts.first->prompt.n <= room) {
+        struct batcher_slot *s = take(&b->prompts);
+        room -= s->prompt.n;
+        leader->group[leader->n_group++] = s;
+        leader->n_prompts++;
+    }
 }
 
 /* ---- a group ---- */
@@ -118,72 +170,72 @@ static void leave_first(void *ctx)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void eval_each(struct batcher_slot *const *list, uint32_t n)
+static void eval_each(const struct batcher_slot *leader)
 {
-    for (uint32_t i = 0; i < n; i++)
-        list[i]->rc = batched_eval(&list[i]->token, 1, NULL, NULL, &list[i]->error);
+    uint32_t n_tokens = leader->n_group - leader->n_prompts;
+    for (uint32_t i = 0; i < leader->n_group; i++) {
+        struct batcher_slot *s = leader->group[i];
+        bool is_token = i < n_tokens;
+        s->rc = batched_eval(&s->token, is_token, &s->prompt, !is_token, NULL, NULL, &s->error);
+    }
 }
 
-/* Evaluates a group. A failure may be the fault of one sequence: then each is evaluated alone. */
+/* Evaluates a group. A failure may be the fault of one sequence, and a stop is for prompts one caller's wish:
+ * then each is evaluated alone. */
 static void eval_group(struct batcher *b, const struct batcher_slot *leader)
 {
-    struct batcher_slot *const *list = leader->group;
     struct batched_token tokens[BATCHER_MOST];
+    struct batched_prompt prompts[BATCHER_MOST];
     struct moeflux_err e = {0};
-    uint32_t n = leader->n_group;
-    for (uint32_t i = 0; i < n; i++)
-        tokens[i] = list[i]->token;
-    int rc = batched_eval(tokens, n, leave_first, b, &e);
-    if (rc && rc != ERR_INTERRUPTED && n > 1) {
-        eval_each(list, n);
+    uint32_t n = leader->n_group, n_tokens = n - leader->n_prompts;
+    for (uint32_t i = 0; i < n_tokens; i++)
+        tokens[i] = leader->group[i]->token;
+    for (uint32_t i = n_tokens; i < n; i++)
+        prompts[i - n_tokens] = leader->group[i]->prompt;
+    int rc = batched_eval(tokens, n_tokens, prompts, n - n_tokens, leave_first, b, &e);
+    if (rc && (rc != ERR_INTERRUPTED || n_tokens == 0) && n > 1) {
+        eval_each(leader);
         return;
     }
     for (uint32_t i = 0; i < n; i++) {
-        list[i]->token = tokens[i];
-        list[i]->rc = rc;
-        list[i]->error = e;
+        struct batcher_slot *s = leader->group[i];
+        s->token = i < n_tokens ? tokens[i] : s->token;
+        s->rc = rc;
+        s->error = e;
     }
 }
 
 /* Evaluates a group. The caller holds the lock, which is released meanwhile. */
 static void lead(struct batcher *b, struct batcher_slot *leader)
 {
-    take_group(b, leader);
+    if (is_ready(b))
+        take_tokens(b, leader);
+    take_prompts(b, leader);
+    b->is_taken = true;
     pthread_mutex_unlock(&b->lock);
     eval_group(b, leader);
     pthread_mutex_lock(&b->lock);
-    b->n_in_flight -= leader->n_group;
+    b->n_in_flight -= leader->n_group - leader->n_prompts;
     for (uint32_t i = 0; i < leader->n_group; i++) {
         leader->group[i]->is_done = true;
         pthread_cond_signal(&leader->group[i]->changed);
     }
-    leader->n_group = 0;
+    leader->n_group = leader->n_prompts = 0;
 }
 
-static void add(struct batcher *b, struct batcher_slot *slot)
-{
-    slot->is_done = false;
-    slot->next = NULL;
-    *b->last = slot;
-    b->last = &slot->next;
-    b->n_waiting++;
-}
-
-/* Appends a token to the generator's sequence. sampler: what may choose the next one; NULL: g->logits
- * receives the logits after it. */
-static int eval(struct batcher_slot *slot, struct generator *g, int32_t id, const struct sampler *sampler,
-                struct moeflux_err *e)
+/* Waits until the slot, which gets into the list, is evaluated. */
+static int eval(struct batcher_slot *slot, struct slots *list, struct moeflux_err *e)
 {
     struct batcher *b = slot->batcher;
     if (pthread_cond_init(&slot->changed, NULL) != 0)
         return err_set(e, ERR_MEMORY, "out of memory for a lock");
-    slot->token =
-        (struct batched_token){.session = g->sequence, .id = id, .logits = g->logits, .sampler = sampler};
     pthread_mutex_lock(&b->lock);
-    add(b, slot);
+    slot->is_done = false;
+    put(list, slot);
+    b->n_waiting += list == &b->tokens;
     wake(b);
     while (!slot->is_done)
-        if (slot == b->first && is_ready(b))
+        if (leader_of(b) == slot)
             lead(b, slot);
         else
             pthread_cond_wait(&slot->changed, &b->lock);
@@ -192,6 +244,16 @@ static int eval(struct batcher_slot *slot, struct generator *g, int32_t id, cons
     if (slot->rc < 0)
         *e = slot->error;
     return slot->rc;
+}
+
+/* Appends a token to the generator's sequence. sampler: what may choose the next one; NULL: g->logits
+ * receives the logits after it. */
+static int eval_one(struct batcher_slot *slot, struct generator *g, int32_t id, const struct sampler *sampler,
+                    struct moeflux_err *e)
+{
+    slot->token =
+        (struct batched_token){.session = g->sequence, .id = id, .logits = g->logits, .sampler = sampler};
+    return eval(slot, &slot->batcher->tokens, e);
 }
 
 /* ---- the generator's tokens ---- */
@@ -236,25 +298,27 @@ static void join(struct batcher_slot *slot, bool joins, bool is_coming)
 static int eval_end(struct batcher_slot *slot, struct generator *g, int32_t id, struct moeflux_err *e)
 {
     if (slot->has_joined)
-        return eval(slot, g, id, NULL, e);
+        return eval_one(slot, g, id, NULL, e);
     bool is_coming = slot->is_coming;
     join(slot, true, false);
-    int rc = eval(slot, g, id, NULL, e);
+    int rc = eval_one(slot, g, id, NULL, e);
     join(slot, false, is_coming);
     return rc;
 }
 
-/* Evaluates a part of a prompt: with others, if it is short enough, then its end apart. */
+/* Evaluates a part of a prompt: with others, if it is short enough, then its end apart. What is done depends on
+ * nothing but the part. */
 static int eval_prompt(void *ctx, struct generator *g, const int32_t *ids, uint32_t n, bool is_end,
                        struct moeflux_err *e)
 {
     struct batcher_slot *slot = ctx;
-    struct prompt_queue *q = slot->batcher->prompts;
-    const struct batched_prompt whole = {g->sequence, ids, n}, start = {g->sequence, ids, n - is_end};
+    struct batcher *b = slot->batcher;
+    const struct batched_prompt whole = {g->sequence, ids, n};
     const struct moeflux_outputs outputs = {.logits = is_end ? g->logits : NULL};
-    if (!prompt_queue_takes(q, &whole))
+    if (n > b->most_prompt || !batched_takes_prompt(&whole))
         return moeflux_session_eval(g->sequence, ids, n, &outputs, e);
-    int rc = start.n > 0 ? prompt_queue_feed(q, &start, e) : 0;
+    slot->prompt = (struct batched_prompt){g->sequence, ids, n - is_end};
+    int rc = slot->prompt.n > 0 ? eval(slot, &b->prompts, e) : 0;
     return rc || !is_end ? rc : eval_end(slot, g, ids[n - 1], e);
 }
 
@@ -266,7 +330,7 @@ static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux
         return eval_prompt(ctx, g, &id, 1, true, e);
     if (g->draft && goes_alone(slot, g, id))
         return generator_token_alone(g, id, e);
-    return eval(slot, g, id, NULL, e);
+    return eval_one(slot, g, id, NULL, e);
 }
 
 /* Evaluates a token and samples the next one. If no other answer runs, the device may sample and begin the
@@ -277,13 +341,13 @@ static int eval_step(void *ctx, struct generator *g, int32_t id, bool more, int3
     struct batcher_slot *slot = ctx;
     if (goes_alone(slot, g, id))
         return generator_step_alone(g, id, more, next, e);
-    int rc = eval(slot, g, id, g->sampler, e);
+    int rc = eval_one(slot, g, id, g->sampler, e);
     return rc ? rc : batched_choose(&slot->token, g->sampler, next, e);
 }
 
 uint32_t batcher_most_prompt(const struct batcher *b)
 {
-    return prompt_queue_most(b->prompts);
+    return b->most_prompt;
 }
 
 void batcher_bind(struct batcher *b, struct batcher_slot *slot, struct generator *g)

@@ -1,12 +1,17 @@
-/* batcher.h - batched decode of answers that run on a thread each (moeflux_eval_batched).
+/* batcher.h - batched decode of answers that run on a thread each (batched_eval).
  *
  * A thread with a token waits for others; then one of the waiting threads evaluates a group of tokens. The
  * size of groups keeps every device of the model busy: with n consecutive devices there are at least n
  * groups, if there are that many answers. A group begins on the first device when the previous one has
  * left it. The results are batch-invariant.
  *
- * With `prompts_first`, on one device, a group waits for the threads that evaluate a prompt, so that
- * groups are as large as they can be. It waits for no more prompts than a group may have tokens, because
+ * Where a batch may have parts of prompts (batched_takes_prompts), a short part is evaluated with the next
+ * group, so that weights are read once for both, and those who decode hardly wait. The end of a prompt, its
+ * last token, is decoded as the others' tokens are. Without answers, a group has prompts alone: while one is
+ * evaluated, the next one gathers.
+ *
+ * Elsewhere, with `prompts_first`, on one device, a group waits for the threads that evaluate a prompt, so
+ * that groups are as large as they can be. It waits for no more prompts than a group may have tokens, because
  * prompts may never end. */
 #ifndef MOEFLUX_GENERATE_BATCHER_H
 #define MOEFLUX_GENERATE_BATCHER_H
@@ -31,14 +36,15 @@ struct batcher_slot {
     struct batcher *batcher;
     bool has_joined; /* the thread decodes an answer: others wait for its tokens */
     bool is_coming;  /* the thread evaluates a prompt and will join */
-    /* The slots of the group that this thread evaluates; n_group 0: none. A progress callback on the thread
-     * may read them. */
+    /* The slots of the group that this thread evaluates, the last n_prompts with a part of a prompt; n_group
+     * 0: none. A progress callback on the thread may read them. */
     struct batcher_slot *group[BATCHER_MOST];
-    uint32_t n_group;
+    uint32_t n_group, n_prompts;
 
     /* Private to the batcher. */
     uint32_t number;
     struct batched_token token;
+    struct batched_prompt prompt;
     bool is_done;
     int rc;
     struct moeflux_err error;
@@ -51,7 +57,8 @@ int batcher_new(struct batcher **out, struct moeflux_model *m, bool prompts_firs
 /* Frees a batcher, once no answer runs. NULL is legal. */
 void batcher_free(struct batcher *b);
 
-/* Returns prompt_queue_most: parts of prompts with so many tokens or fewer are evaluated together. */
+/* Returns the most tokens of a part of a prompt that is evaluated with others: a longer one uses the whole device
+ * by itself. 0: none is, on this model. */
 uint32_t batcher_most_prompt(const struct batcher *b);
 
 /* Sends the generator's prompts, and its single tokens while an answer runs, through the batcher. The generator

@@ -1,5 +1,5 @@
-/* Parts of several prompts in one evaluation (batched_feed): each part's results are those of the part alone, and
- * nearly those of an evaluation of the sequence.
+/* Parts of several prompts in one evaluation, and tokens of other sequences with them (batched_eval): the results
+ * are those of each alone, and nearly those of an evaluation of the sequence.
  *
  * suites: check vulkan cpu asan */
 #include <stdlib.h>
@@ -67,8 +67,9 @@ static struct batched_prompt part_of(const struct prompts *p, uint32_t i, uint32
     return (struct batched_prompt){p->list[i], ids, lengths[i][turn]};
 }
 
-/* Evaluates the next parts of n prompts from `first` on, with the last one first. */
-static void feed(struct prompts *p, uint32_t first, uint32_t n, uint32_t turn)
+/* Evaluates the next parts of n prompts from `first` on, with the last one first, and tokens. */
+static void feed_with(struct prompts *p, struct batched_token *tokens, uint32_t n_tokens, uint32_t first,
+                      uint32_t n, uint32_t turn)
 {
     struct moeflux_err e = {0};
     struct batched_prompt parts[PROMPTS];
@@ -77,19 +78,35 @@ static void feed(struct prompts *p, uint32_t first, uint32_t n, uint32_t turn)
         parts[i] = part_of(p, first + n - 1 - i, turn, ids[i]);
         assert_true(batched_takes_prompt(&parts[i]));
     }
-    check_ok(batched_feed(parts, n, &e), &e);
+    check_ok(batched_eval(tokens, n_tokens, parts, n, NULL, NULL, &e), &e);
 }
 
-/* Decodes a token of each sequence. */
-static void end(struct prompts *p)
+static void feed(struct prompts *p, uint32_t first, uint32_t n, uint32_t turn)
+{
+    feed_with(p, NULL, 0, first, n, turn);
+}
+
+/* The token after the prompt of sequence i. */
+static struct batched_token token_of(const struct prompts *p, uint32_t i)
+{
+    uint32_t pos = moeflux_session_position(p->list[i]);
+    assert_int_equal(pos, lengths[i][0] + lengths[i][1]);
+    return (struct batched_token){.session = p->list[i], .logits = p->logits[i], .id = id_of(p, i, pos)};
+}
+
+/* Decodes a token of each sequence from `first` on. */
+static void end_from(struct prompts *p, uint32_t first)
 {
     struct moeflux_err e = {0};
-    int32_t ids[PROMPTS];
-    for (uint32_t i = 0; i < PROMPTS; i++) {
-        assert_int_equal(moeflux_session_position(p->list[i]), lengths[i][0] + lengths[i][1]);
-        ids[i] = id_of(p, i, moeflux_session_position(p->list[i]));
-    }
-    check_ok(moeflux_eval_batched(p->list, ids, PROMPTS, p->logits, &e), &e);
+    struct batched_token tokens[PROMPTS];
+    for (uint32_t i = first; i < PROMPTS; i++)
+        tokens[i - first] = token_of(p, i);
+    check_ok(batched_eval(tokens, PROMPTS - first, NULL, 0, NULL, NULL, &e), &e);
+}
+
+static void end(struct prompts *p)
+{
+    end_from(p, 0);
 }
 
 /* Returns a copy of all logits, [PROMPTS][vocab]. */
@@ -122,11 +139,31 @@ static void feed_together(struct prompts *p)
     end(p);
 }
 
+/* Two sequences decode while the others still read their prompts. */
+static void feed_beside_tokens(struct prompts *p)
+{
+    enum { READY = 2 };
+    struct batched_token tokens[READY];
+    clear(p);
+    feed(p, 0, PROMPTS, 0);
+    feed(p, 0, READY, 1);
+    for (uint32_t i = 0; i < READY; i++)
+        tokens[i] = token_of(p, i);
+    feed_with(p, tokens, READY, READY, PROMPTS - READY, 1);
+    end_from(p, READY);
+}
+
 /* The largest difference of two rows, in parts of the largest logit. */
 static float distance(const struct prompts *p, const float *a, const float *b)
 {
     struct sequence q = {.m = p->m, .vocab = p->vocab};
     return sequence_distance(&q, a, b);
+}
+
+static void check_logits(const struct prompts *p, const float *alone)
+{
+    for (uint32_t i = 0; i < PROMPTS; i++)
+        assert_memory_equal(p->logits[i], alone + (size_t)i * p->vocab, p->vocab * sizeof(float));
 }
 
 static void check_plain(struct prompts *p, const float *alone)
@@ -151,8 +188,9 @@ static void check_family(const char *model)
     prompts_open(&p, model);
     float *alone = logits_alone(&p);
     feed_together(&p);
-    for (uint32_t i = 0; i < PROMPTS; i++)
-        assert_memory_equal(p.logits[i], alone + (size_t)i * p.vocab, p.vocab * sizeof(float));
+    check_logits(&p, alone);
+    feed_beside_tokens(&p);
+    check_logits(&p, alone);
     check_plain(&p, alone);
     free(alone);
     prompts_close(&p);

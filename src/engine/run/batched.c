@@ -1,5 +1,5 @@
-/* Batched decode: one token of each of several sequences in one pass, so that weights and experts are read
- * once for all. */
+/* Batched decode: one token of each of several sequences in one pass, and parts of others' prompts, so that
+ * weights and experts are read once for all. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,25 +37,19 @@ struct share {
 
 static struct share share_of(const struct forward_call *c, uint32_t i)
 {
-    if (!c->n_prompts)
+    const struct arch_batch *b = &c->batch;
+    if (i < b->n_single)
         return (struct share){c->ids + i, 1};
-    uint32_t from = i > 0 ? c->ends[i - 1] : 0;
-    return (struct share){c->ids + from, c->ends[i] - from};
-}
-
-static uint32_t n_sequences(const struct forward_call *c)
-{
-    return c->n_prompts ? c->n_prompts : c->n;
+    uint32_t from = arch_batch_start(b, i - b->n_single);
+    return (struct share){c->ids + from, b->ends[i - b->n_single] - from};
 }
 
 static int check(const struct forward_call *c, struct moeflux_err *e)
 {
     struct moeflux_session *const *list = c->list;
     const struct moeflux_model *m = list[0]->model;
-    uint32_t n = n_sequences(c);
+    uint32_t n = arch_batch_sequences(&c->batch);
     int rc = 0;
-    if (n > moeflux_max_batched(m))
-        return refuse_number(m, n, e);
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         const struct share y = share_of(c, i);
         for (uint32_t k = 0; k < i; k++)
@@ -84,7 +78,7 @@ static struct device_choice *choices_of(const struct batched_token *tokens, uint
 static int prepare(const struct forward_call *c, struct moeflux_err *e)
 {
     int rc = check(c, e);
-    for (uint32_t i = 0; rc == 0 && i < n_sequences(c); i++) {
+    for (uint32_t i = 0; rc == 0 && i < arch_batch_sequences(&c->batch); i++) {
         rc = sequence_make_ready(c->list[i], e);
         if (rc == 0)
             rc = sequence_reserve(c->list[i], c->list[i]->pos + share_of(c, i).n, e);
@@ -95,46 +89,72 @@ static int prepare(const struct forward_call *c, struct moeflux_err *e)
 static int run(const struct forward_call *c, struct moeflux_err *e)
 {
     struct moeflux_session *first = c->list[0];
-    enum work_kind kind = c->n_prompts ? WORK_PREFILL : WORK_DECODE;
-    uint32_t n_done;
+    uint32_t n_done, n = c->batch.n_single, n_prompt = c->n - n;
     int rc = prepare(c, e);
     if (rc < 0)
         return rc;
-    model_stats_begin(first->model, kind);
-    first->progress_at = c->n_prompts ? (struct progress_at){.total = c->n, .what = "reading the prompt"}
-                                      : (struct progress_at){.total = 1, .what = "generating"};
+    first->progress_at = n ? (struct progress_at){.total = 1, .what = "generating"}
+                           : (struct progress_at){.total = n_prompt, .what = "reading the prompt"};
+    if (n)
+        model_stats_begin(first->model, WORK_DECODE);
+    if (n_prompt)
+        model_stats_begin(first->model, WORK_PREFILL);
     rc = forward_run(c, &n_done, e);
-    model_stats_end(first->model, kind, rc < 0 ? 0 : c->n);
-    for (uint32_t i = 0; rc == 0 && i < n_sequences(c); i++)
+    if (n)
+        model_stats_end(first->model, WORK_DECODE, rc < 0 ? 0 : n);
+    if (n_prompt)
+        model_stats_end(first->model, WORK_PREFILL, rc < 0 ? 0 : n_prompt);
+    for (uint32_t i = 0; rc == 0 && i < arch_batch_sequences(&c->batch); i++)
         sequence_accept(c->list[i], share_of(c, i).ids, share_of(c, i).n);
     return rc;
 }
 
-static int eval(struct batched_token *tokens, uint32_t n, struct moeflux_err *e)
+static int eval_tokens(struct forward_call *c, struct batched_token *tokens, struct moeflux_err *e)
+{
+    struct device_choice choices[MOEFLUX_MAX_PARALLEL];
+    uint32_t n = c->batch.n_single;
+    c->choices = n ? choices_of(tokens, n, choices) : NULL;
+    int rc = run(c, e);
+    for (uint32_t i = 0; rc == 0 && c->choices && i < n; i++) {
+        tokens[i].is_chosen = choices[i].is_made;
+        memcpy(tokens[i].result, choices[i].result, sizeof choices->result);
+    }
+    return rc;
+}
+
+static int eval(struct batched_token *tokens, uint32_t n, const struct batched_prompt *prompts,
+                uint32_t n_prompts, struct moeflux_err *e)
 {
     struct moeflux_session *list[MOEFLUX_MAX_PARALLEL] = {0};
     float *logits[MOEFLUX_MAX_PARALLEL];
-    int32_t ids[MOEFLUX_MAX_PARALLEL];
-    struct device_choice choices[MOEFLUX_MAX_PARALLEL];
+    uint32_t ends[MOEFLUX_MAX_PARALLEL], n_ids = n;
     const struct moeflux_outputs none = {0};
+    for (uint32_t i = 0; i < n_prompts; i++)
+        ends[i] = n_ids += prompts[i].n;
+    /* Without prompts nothing is allocated. */
+    int32_t few[MOEFLUX_MAX_PARALLEL], *more = n_prompts ? mem_new(n_ids, sizeof *more, e) : NULL;
+    int32_t *ids = n_prompts ? more : few;
+    if (!ids)
+        return ERR_MEMORY;
     for (uint32_t i = 0; i < n; i++) {
         list[i] = tokens[i].session;
         logits[i] = tokens[i].logits;
         ids[i] = tokens[i].id;
     }
-    const struct forward_call c = {.list = list,
-                                   .ids = ids,
-                                   .n = n,
-                                   .n_chunks = 1,
-                                   .is_batched = true,
-                                   .outputs = &none,
-                                   .logits = logits,
-                                   .choices = choices_of(tokens, n, choices)};
-    int rc = run(&c, e);
-    for (uint32_t i = 0; rc == 0 && c.choices && i < n; i++) {
-        tokens[i].is_chosen = choices[i].is_made;
-        memcpy(tokens[i].result, choices[i].result, sizeof choices->result);
+    for (uint32_t i = 0; i < n_prompts; i++) {
+        list[n + i] = prompts[i].session;
+        memcpy(ids + ends[i] - prompts[i].n, prompts[i].ids, prompts[i].n * sizeof *ids);
     }
+    struct forward_call c = {.list = list,
+                             .ids = ids,
+                             .n = n_ids,
+                             .n_chunks = 1,
+                             .is_batched = true,
+                             .batch = {n, n_prompts, ends},
+                             .outputs = &none,
+                             .logits = logits};
+    int rc = eval_tokens(&c, tokens, e);
+    free(more);
     return rc;
 }
 
@@ -148,27 +168,27 @@ int moeflux_eval_batched(struct moeflux_session *const *list, const int32_t *ids
         return refuse_number(list[0]->model, n, e);
     for (uint32_t i = 0; i < n; i++)
         tokens[i] = (struct batched_token){.session = list[i], .id = ids[i], .logits = logits[i]};
-    return batched_eval(tokens, n, NULL, NULL, e);
+    return batched_eval(tokens, n, NULL, 0, NULL, NULL, e);
 }
 
-int batched_eval(struct batched_token *tokens, uint32_t n, void (*left)(void *ctx), void *ctx,
-                 struct moeflux_err *e)
+int batched_eval(struct batched_token *tokens, uint32_t n, const struct batched_prompt *prompts,
+                 uint32_t n_prompts, void (*left)(void *ctx), void *ctx, struct moeflux_err *e)
 {
-    struct moeflux_session *first = tokens->session;
+    struct moeflux_session *first = n ? tokens->session : prompts->session;
     /* Experts are predicted for a single token. */
-    bool goes_alone = n == 1 && moeflux_batched_is_exact(first->model);
+    bool goes_alone = n == 1 && n_prompts == 0 && moeflux_batched_is_exact(first->model);
+    if (n + n_prompts > moeflux_max_batched(first->model))
+        return refuse_number(first->model, n + n_prompts, e);
     first->left = left;
     first->left_ctx = ctx;
     int rc = goes_alone ? moeflux_session_eval(first, &tokens->id, 1,
                                                &(struct moeflux_outputs){.logits = tokens->logits}, e)
-                        : eval(tokens, n, e);
+                        : eval(tokens, n, prompts, n_prompts, e);
     if (first->left)
         first->left(first->left_ctx);
     first->left = NULL;
     return rc;
 }
-
-/* ---- prompts ---- */
 
 bool batched_takes_prompts(const struct moeflux_model *m)
 {
@@ -184,33 +204,6 @@ bool batched_takes_prompt(const struct batched_prompt *p)
     bool is_due =
         (s->checkpoint_at > s->pos && s->checkpoint_at <= end) || (every && s->pos / every != end / every);
     return p->n > 0 && p->n <= s->model->max_chunk && !is_due;
-}
-
-int batched_feed(const struct batched_prompt *prompts, uint32_t n, struct moeflux_err *e)
-{
-    struct moeflux_session *list[MOEFLUX_MAX_PARALLEL];
-    uint32_t ends[MOEFLUX_MAX_PARALLEL], n_tokens = 0;
-    const struct moeflux_outputs none = {0};
-    for (uint32_t i = 0; i < n; i++) {
-        list[i] = prompts[i].session;
-        ends[i] = n_tokens += prompts[i].n;
-    }
-    int32_t *ids = mem_new(n_tokens, sizeof *ids, e);
-    if (!ids)
-        return ERR_MEMORY;
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(ids + ends[i] - prompts[i].n, prompts[i].ids, prompts[i].n * sizeof *ids);
-    const struct forward_call c = {.list = list,
-                                   .ids = ids,
-                                   .n = n_tokens,
-                                   .n_chunks = 1,
-                                   .is_batched = true,
-                                   .ends = ends,
-                                   .n_prompts = n,
-                                   .outputs = &none};
-    int rc = run(&c, e);
-    free(ids);
-    return rc;
 }
 
 int batched_choose(const struct batched_token *t, struct sampler *sampler, int32_t *next,

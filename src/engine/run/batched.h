@@ -21,14 +21,6 @@ struct batched_token {
     bool is_chosen;
 };
 
-/* Runs moeflux_eval_batched for n >= 1. left: called once, on this thread, when the first device has finished
- * its part: other sequences can be computed there while these are on the later devices; NULL: nothing is
- * called. */
-int batched_eval(struct batched_token *tokens, uint32_t n, void (*left)(void *ctx), void *ctx,
-                 struct moeflux_err *e);
-/* Accepts the token and chooses the next one: takes the device's choice, or samples from the logits. */
-int batched_choose(const struct batched_token *t, struct sampler *sampler, int32_t *next,
-                   struct moeflux_err *e);
 /* A part of a prompt that is not its end. */
 struct batched_prompt {
     struct moeflux_session *session;
@@ -36,16 +28,21 @@ struct batched_prompt {
     uint32_t n;
 };
 
-/* Returns whether batched_feed takes prompts of the model: in matrix arithmetic, on one device. */
+/* Returns whether parts of prompts can be in a batch: in matrix arithmetic, on one device. */
 bool batched_takes_prompts(const struct moeflux_model *m);
-/* Returns whether batched_feed takes the part: not if a checkpoint is due inside it, or after it. */
+/* Returns whether the part can be in one: not if a checkpoint is due inside it, or after it. */
 bool batched_takes_prompt(const struct batched_prompt *p);
-/* Appends parts of prompts, one of each of n sequences, in one evaluation. They have batched_chunk tokens at
- * most in all, and the model and the parts can be taken. The results are batch-invariant: each part's are
- * those of batched_feed with that part alone. On failure the sequences do not change. Errors: those of
- * moeflux_session_eval. */
-int batched_feed(const struct batched_prompt *prompts, uint32_t n, struct moeflux_err *e);
 
+/* Evaluates a token of each of some sequences, and parts of other sequences' prompts: batched_chunk tokens at
+ * most, moeflux_max_batched sequences at most, one at least. The results are batch-invariant: those of each
+ * sequence are those of a batch with it alone. On failure the sequences do not change. left: called once, on
+ * this thread, when the first device has finished its part: other sequences can be computed there while these
+ * are on the later devices; NULL: nothing is called. Errors: those of moeflux_eval_batched. */
+int batched_eval(struct batched_token *tokens, uint32_t n, const struct batched_prompt *prompts,
+                 uint32_t n_prompts, void (*left)(void *ctx), void *ctx, struct moeflux_err *e);
+/* Accepts the token and chooses the next one: takes the device's choice, or samples from the logits. */
+int batched_choose(const struct batched_token *t, struct sampler *sampler, int32_t *next,
+                   struct moeflux_err *e);
 /* Returns the number of devices that an evaluation passes one after the other. */
 uint32_t batched_n_stages(const struct moeflux_model *m);
 /* Returns the most tokens of a prompt that are evaluated at once. Results depend on where a prompt is cut. */

@@ -374,7 +374,7 @@ int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e)
         trace_writer_add(m->trace, layer, p->chunk.of.pos, p->chunk.n, pass_choice(p), pass_weights(p));
     /* The token that comes next follows the last one of a chunk. */
     uint32_t n = pass_n_predicting(p) > 0 ? p->chunk.n : 1;
-    if (pass_n_decoding(p) <= EXEC_MAX_INVARIANT && !p->chunk.n_prompts)
+    if (pass_n_decoding(p) <= EXEC_MAX_INVARIANT && !p->chunk.batch.n_prompts)
         predictor_observe(&p->at->predictor, layer,
                           pass_choice(p) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k, n);
     return takes_rounds(p, layer) ? expert_rounds(p, layer, e) : token_rounds(p, layer, e);

@@ -230,8 +230,7 @@ static struct work work_of(const struct forward *l, uint32_t chunk)
                          .n_all = c->n - from,
                          .n_after = is_end ? c->n_after : c->n - from - l->m->max_chunk + c->n_after,
                          .keep = is_end ? c->keep : 0,
-                         .ends = c->ends,
-                         .n_prompts = c->n_prompts,
+                         .batch = c->batch,
                          .is_batched = c->is_batched,
                          .is_chain = c->is_chain,
                          .is_watched = l->is_watched,
@@ -482,7 +481,9 @@ int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_e
                         .m = m,
                         .s = s,
                         .has_threads = c->n_chunks > 1,
-                        .is_watched = (c->n > 1 && (!c->is_batched || c->n_prompts)) || m->step_ns > QUICK_NS,
+                        .is_watched =
+                            (c->n > 1 && (!c->is_batched || (c->batch.n_single == 0 && !c->is_chain))) ||
+                            m->step_ns > QUICK_NS,
                         .is_only_one = c->n_chunks == 1 && (m->trace || m->prefer.margin > 0 || o->hidden),
                         .lock = PTHREAD_MUTEX_INITIALIZER,
                         .moved = PTHREAD_COND_INITIALIZER};

@@ -13,26 +13,23 @@
 
 #include "engine/session.h"
 
-/* Tokens of one sequence in chunks of m->max_chunk, or one token of each of several sequences, or parts of
- * several prompts in one chunk. */
+/* Tokens of one sequence in chunks of m->max_chunk, or a batch of several sequences in one chunk. */
 struct forward_call {
     struct moeflux_session *const *list;
     const int32_t *ids; /* [n] */
     uint32_t n, n_chunks;
     uint32_t n_after; /* tokens that will probably follow in another call; their ids follow the n */
-    bool is_batched;  /* several sequences: n_chunks is 1 */
-    /* parts of prompts: `list` has n_prompts sequences, and the ids of sequence i end before ids[ends[i]];
-     * there are no logits. 0: each sequence has one token */
-    const uint32_t *ends;
-    uint32_t n_prompts;
+    bool is_batched;  /* several sequences, one of each in `list`: n_chunks is 1 */
+    struct arch_batch
+        batch;     /* whose tokens they are; single tokens have logits, parts of prompts have none */
     bool is_chain; /* also batched: n tokens of one sequence, all entries of `list` (verify.h) */
     /* the recurrent state after so many tokens of the last chunk goes to the stages' `kept` (arch_chunk);
      * 0: it is not kept */
     uint32_t keep;
     bool is_last; /* outputs->logits are those of the last chunk */
     const struct moeflux_outputs *outputs;
-    float *const *logits; /* [n], in batched decode */
-    /* [n], in batched decode: sampling on the device, if every token passes it without the host; NULL: the
+    float *const *logits; /* [n_single], in batched decode */
+    /* [n_single], in batched decode: sampling on the device, if every token passes it without the host; NULL: the
      * host gets the logits */
     struct device_choice *choices;
 };

@@ -80,7 +80,8 @@ bool pass_reads_ahead(const struct pass *p, uint32_t layer)
 
 uint32_t pass_n_decoding(const struct pass *p)
 {
-    return (p->chunk.each && !p->chunk.n_prompts) || p->chunk.n == 1 ? p->chunk.n : 0;
+    bool is_one_each = p->chunk.each ? p->chunk.is_chain || !p->chunk.batch.n_prompts : p->chunk.n == 1;
+    return is_one_each ? p->chunk.n : 0;
 }
 
 uint32_t pass_plan_n(const struct stage *at, uint32_t n)

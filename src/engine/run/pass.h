@@ -49,7 +49,7 @@ uint32_t pass_next_moe(const struct pass *p, uint32_t layer);
 /* Whether experts of a layer may have to be read; false past the stage's last layer. */
 bool pass_reads_ahead(const struct pass *p, uint32_t layer);
 /* Returns the number of sequences that a single token is evaluated of; 0: a chunk of many tokens of one
- * sequence, or of several prompts. */
+ * sequence, or a batch with parts of prompts. */
 uint32_t pass_n_decoding(const struct pass *p);
 /* Returns arch_chunk.plan_n of batched decode of n sequences on a stage. */
 uint32_t pass_plan_n(const struct stage *at, uint32_t n);

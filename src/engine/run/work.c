@@ -12,6 +12,13 @@
 enum { LOGIT_ROWS = 4 };
 _Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS, "rows of logits");
 
+/* Returns the number of tokens, the first ones, whose logits are wanted if those of all are that have some. */
+static uint32_t n_rows(const struct pass *p)
+{
+    const struct arch_chunk *c = &p->chunk;
+    return c->each && !c->is_chain ? c->batch.n_single : c->n;
+}
+
 /* Records the head for tokens from .. from + n - 1 and the copy of their logits to the host. */
 static void record_head(const struct pass *p, uint32_t from, uint32_t n)
 {
@@ -143,11 +150,10 @@ struct pass work_pass(const struct work *w, struct stage *at, struct arch_sequen
         p.chunk.of = sequence_of(w, 0, at);
         return p;
     }
-    for (uint32_t i = 0, n = w->n_prompts ? w->n_prompts : w->n; i < n; i++)
+    for (uint32_t i = 0, n = w->is_chain ? w->n : arch_batch_sequences(&w->batch); i < n; i++)
         each[i] = w->is_chain ? link_of(w, i, at) : sequence_of(w, i, at);
     p.chunk.each = each;
-    p.chunk.ends = w->ends;
-    p.chunk.n_prompts = w->n_prompts;
+    p.chunk.batch = w->batch;
     p.chunk.is_chain = w->is_chain;
     p.chunk.plan_n = pass_plan_n(at, w->n);
     return p;
@@ -258,7 +264,7 @@ static bool is_same_group(const struct recorded *a, const struct work *w)
 static enum pass_ahead state_ahead(const struct work *w, const struct stage *at)
 {
     const struct recorded *a = &at->ahead.next;
-    bool is = !w->is_chain && !w->n_prompts && is_same_group(a, w) && a->chooses == chooses(w, at);
+    bool is = !w->is_chain && !w->batch.n_prompts && is_same_group(a, w) && a->chooses == chooses(w, at);
     for (uint32_t i = 0; is && i < a->n; i++) {
         const struct arch_sequence have = a->each[i], want = sequence_of(w, i, at);
         is = have.pos == want.pos && have.parity == want.parity && have.kv_blocks == want.kv_blocks &&
@@ -342,6 +348,7 @@ static bool choose_ahead(const struct work *w, const struct pass *here,
     next->chooses = a->wanted.chooses;
     next->chunk.of = each[0];
     next->chunk.each = a->wanted.is_batched ? each : NULL;
+    next->chunk.batch.n_single = a->wanted.n;
     next->chunk.plan_n = a->wanted.is_batched ? pass_plan_n(at, a->wanted.n) : 0;
     float *rope = rope_cache_of_tokens(&at->rope, next->half, &next->chunk.rope);
     if (a->wanted.is_in_flight) {
@@ -393,7 +400,7 @@ static int record_tokens(const struct pass *p, struct moeflux_err *e)
 {
     int rc = record_layers(p, e);
     if (is_last(p))
-        record_head(p, 0, p->chunk.n);
+        record_head(p, 0, n_rows(p));
     else
         record_hidden_states(p);
     return rc;
@@ -407,7 +414,7 @@ static int finish(const struct pass *p, struct moeflux_err *e)
     int rc = exec_submit(at->exec, &ticket, e);
     if (rc < 0)
         return rc;
-    if (!at->computes_at_once && pass_n_decoding(p) == 0 && !p->chunk.n_prompts)
+    if (!at->computes_at_once && pass_n_decoding(p) == 0 && !p->chunk.batch.n_prompts)
         rope_cache_go_ahead(&at->rope, p->m);
     return exec_wait(at->exec, ticket, e);
 }
@@ -462,7 +469,7 @@ static int submit_tokens(const struct work *w, const struct pass *p, uint64_t *t
     if (is_deferred)
         exec_begin(x);
     if (p->chooses && w->is_batched)
-        step_record_each(p->m, w->choice, w->n);
+        step_record_each(p->m, w->choice, n_rows(p));
     else if (p->chooses)
         step_record(p->m, w->choice, p->half);
     return exec_submit(x, ticket, e);
@@ -514,7 +521,7 @@ static int decode_tokens(const struct work *w, const struct pass *p, const struc
     if (rc < 0)
         work_drop_ahead(p->at, NULL);
     else if (p->chooses && w->is_batched)
-        step_end_each(p->m, w->choice, w->n);
+        step_end_each(p->m, w->choice, n_rows(p));
     else if (p->chooses)
         step_end(p->m, w->choice, p->half);
     if (rc == 0 && p->chooses && !w->is_batched) {
@@ -529,22 +536,26 @@ static int decode_stage(const struct work *w, const struct pass *p, struct moefl
 {
     struct arch_sequence each[MOEFLUX_MAX_PARALLEL];
     struct pass next;
-    /* How many tokens of a chain will count is not known. */
-    bool goes_on = !w->is_chain && choose_ahead(w, p, each, &next);
+    /* How many tokens of a chain will count is not known, nor when those come whose prompts end. */
+    bool goes_on = !w->is_chain && !w->batch.n_prompts && choose_ahead(w, p, each, &next);
     int rc = end_pass(p, decode_tokens(w, p, goes_on ? &next : NULL, e), e);
     return rc == 0 && !w->is_batched ? chosen_see(p, e) : rc;
 }
 
 /* ---- a stage ---- */
 
-/* Adds the n-gram rows of parts of prompts. */
-static int add_prompt_rows(const struct work *w, struct stage *at, struct moeflux_err *e)
+/* Adds the n-gram rows of a batch. */
+static int add_batch_rows(const struct work *w, struct stage *at, struct moeflux_err *e)
 {
+    const struct arch_batch *b = &w->batch;
     int rc = 0;
-    for (uint32_t i = 0, from = 0; rc == 0 && i < w->n_prompts; from = w->ends[i++]) {
+    for (uint32_t i = 0; rc == 0 && i < arch_batch_sequences(b); i++) {
         const struct moeflux_session *s = w->list[i];
-        const struct ngram_text text = {s->history, w->ids + from, s->pos};
-        rc = ngram_rows_add(&at->ngrams, &text, s->pos, w->ends[i] - from, e);
+        bool is_single = i < b->n_single;
+        uint32_t from = is_single ? i : arch_batch_start(b, i - b->n_single);
+        uint32_t end = is_single ? i + 1 : b->ends[i - b->n_single];
+        const struct ngram_text text = {s->history, w->ids + from - w->ahead, s->pos};
+        rc = ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead, end - from, e);
     }
     return rc;
 }
@@ -552,24 +563,19 @@ static int add_prompt_rows(const struct work *w, struct stage *at, struct moeflu
 /* Begins to read the rows of the work's tokens, and notes those of the chunk that follows. */
 static int start_rows(const struct work *w, struct stage *at, struct moeflux_err *e)
 {
-    bool is_apart = w->is_batched && !w->is_chain;
-    uint32_t n_sequences = w->n_prompts ? 0 : is_apart ? w->n : 1, n = is_apart ? 1 : w->n;
     const struct moeflux_session *s = w->list[0];
+    /* Chunks of one evaluation have contiguous ids, and are not in the history yet. */
+    const struct ngram_text text = {s->history, w->ids - w->ahead, s->pos};
+    bool is_batch = w->is_batched && !w->is_chain;
     ngram_rows_clear(&at->ngrams);
-    int rc = add_prompt_rows(w, at, e);
-    for (uint32_t i = 0; rc == 0 && i < n_sequences; i++) {
-        s = w->list[i];
-        /* Chunks of one evaluation have contiguous ids, and are not in the history yet. */
-        const struct ngram_text text = {s->history, w->ids + i - w->ahead, s->pos};
-        rc = ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead, n, e);
-    }
+    int rc =
+        is_batch ? add_batch_rows(w, at, e) : ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead, w->n, e);
     if (rc < 0)
         return rc;
     ngram_rows_start(&at->ngrams);
     if (w->n_after == 0)
         return 0;
-    const struct ngram_text text = {s->history, w->ids - w->ahead, s->pos};
-    return ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead + n,
+    return ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead + w->n,
                           (uint32_t)size_min(w->n_after, w->m->max_chunk), e);
 }
 
@@ -582,15 +588,16 @@ static void feed(const struct work *w, struct stage *at)
     memcpy(at->fed.host, d->fed + from, hidden_bytes(w->m, w->n));
 }
 
-/* Computes the angles of the tokens of several sequences. */
+/* Computes the angles of a token, or of the tokens of a batch or a chain. */
 static void fill_angles(const struct work *w, struct pass *p)
 {
+    const struct arch_batch *b = &w->batch;
     float *to = rope_cache_of_tokens(&p->at->rope, p->half, &p->chunk.rope);
-    for (uint32_t i = 0; !w->n_prompts && i < w->n; i++)
+    for (uint32_t i = 0; i < n_rows(p); i++)
         rope_cache_fill_token(w->m, to, w->n, i, w->list[i]->pos + w->ahead + (w->is_chain ? i : 0));
-    for (uint32_t i = 0, t = 0; i < w->n_prompts; i++)
-        for (uint32_t from = t; t < w->ends[i]; t++)
-            rope_cache_fill_token(w->m, to, w->n, t, w->list[i]->pos + t - from);
+    for (uint32_t i = 0; i < b->n_prompts; i++)
+        for (uint32_t from = arch_batch_start(b, i), t = from; t < b->ends[i]; t++)
+            rope_cache_fill_token(w->m, to, w->n, t, w->list[b->n_single + i]->pos + t - from);
 }
 
 /* Fills a stage's inputs: ids and positions. The device must not use them. */
@@ -601,7 +608,7 @@ static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err 
     memcpy(at->ids.host, w->ids, w->n * sizeof *w->ids);
     if (at->fed.host)
         feed(w, at);
-    if (pass_n_decoding(p) == 0 && !w->n_prompts) {
+    if (!w->is_batched && w->n > 1) {
         p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, p->chunk.of.pos);
         return start_rows(w, at, e);
     }
@@ -613,29 +620,24 @@ static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err 
 static bool is_plain(const struct work *w, const struct pass *p)
 {
     const struct moeflux_outputs *o = w->outputs;
-    if (w->is_watched || w->n_prompts || o->each_logits || o->hidden ||
-        !(w->is_batched || (w->n == 1 && o->logits)))
+    if (w->is_watched || o->each_logits || o->hidden || !(w->is_batched || (w->n == 1 && o->logits)))
         return false;
     if (w->m->trace || stage_has_cpu_layers(p->at))
         return false;
     return stage_holds_all(p->at) || (!w->is_batched && pass_is_at_once(p));
 }
 
-/* Whether every token's logits are wanted. */
-static bool has_rows(const struct work *w)
-{
-    return w->is_batched && !w->n_prompts;
-}
-
 int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struct moeflux_err *e)
 {
     struct stage *at = p->at;
-    bool plain = is_plain(w, p);
+    bool plain = is_plain(w, p), has_rows = w->is_batched && n_rows(p) > 0;
     p->chooses = plain && chooses(w, at);
     p->ahead = plain ? state_ahead(w, at) : PASS_NOT_AHEAD;
     p->half = p->ahead ? at->ahead.next.half : 1 - at->last_half;
-    *rows = (struct work_rows){
-        .is_there = is_last(p) && (plain || has_rows(w)), .is_wanted = !p->chooses, .half = p->half};
+    *rows = (struct work_rows){.is_there = is_last(p) && (plain || has_rows),
+                               .is_wanted = !p->chooses,
+                               .half = p->half,
+                               .n = n_rows(p)};
     if (rows->is_there)
         begin_logits(at, p->half);
     int rc = p->ahead != PASS_IN_FLIGHT ? fill_inputs(w, p, e) : 0;
@@ -646,9 +648,9 @@ int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struc
     if (rc < 0)
         return rc;
     by_token_prefetch(p, w->ids);
-    if (!plain && w->ahead == 0 && !w->n_prompts && (!w->is_batched || w->n <= EXEC_MAX_INVARIANT))
+    if (!plain && w->ahead == 0 && !w->batch.n_prompts && (!w->is_batched || w->n <= EXEC_MAX_INVARIANT))
         track(w, at);
-    rc = plain ? decode_stage(w, p, e) : has_rows(w) ? run_tokens(p, e) : run_chunk(p, w->is_last, e);
+    rc = plain ? decode_stage(w, p, e) : has_rows ? run_tokens(p, e) : run_chunk(p, w->is_last, e);
     if (rc == 0 && is_last(p) && drafter_wants(w->m))
         drafter_take(w, (const float *)(const void *)(at->last.host ? at->last.host : at->view.x.host));
     return rc;
@@ -661,7 +663,7 @@ void work_end_rows(const struct work *w, const struct work_rows *rows, int rc)
     const float *from = logits_of(at, rows->half);
     float *const *to = w->is_batched ? w->logits : &w->outputs->logits;
     uint32_t vocab = m->dir.config.vocab_size;
-    for (uint32_t i = 0; rc == 0 && rows->is_wanted && i < w->n; i++)
+    for (uint32_t i = 0; rc == 0 && rows->is_wanted && i < rows->n; i++)
         memcpy(to[i], from + (uint64_t)i * vocab, vocab * sizeof(float));
     end_logits(at, rows->half);
 }

@@ -16,18 +16,17 @@
 
 #include "engine/run/pass.h"
 
-/* An evaluation: n tokens of one sequence, or one token of each of n sequences, or parts of several prompts, or
- * a chain: n tokens of one sequence that are computed as if they were of n. */
+/* An evaluation: n tokens of one sequence, or a batch of several sequences, or a chain: n tokens of one sequence
+ * that are computed as if they were of n. */
 struct work {
     struct moeflux_model *m;
     struct moeflux_session *const *list;
     const int32_t *ids; /* [n] */
     uint32_t n;
-    uint32_t n_all;       /* n, and the tokens of the chunks that follow at once */
-    uint32_t n_after;     /* tokens that will follow the work's; their ids follow its own */
-    uint32_t keep;        /* arch_chunk.keep */
-    const uint32_t *ends; /* and n_prompts: see forward_call */
-    uint32_t n_prompts;
+    uint32_t n_all;          /* n, and the tokens of the chunks that follow at once */
+    uint32_t n_after;        /* tokens that will follow the work's; their ids follow its own */
+    uint32_t keep;           /* arch_chunk.keep */
+    struct arch_batch batch; /* with is_batched, except for a chain */
     bool is_batched, is_watched;
     bool is_chain; /* and is_batched */
     /* one device holds all experts and samples: the token after it may be in flight (see above) */
@@ -38,8 +37,8 @@ struct work {
     uint32_t ahead; /* positions between the sequence's end and the first token */
     uint32_t flips; /* evaluations between the sequence's end and this one */
     const struct moeflux_outputs *outputs;
-    float *const *logits; /* [n], in batched decode */
-    /* sampling on the device, [n] in batched decode; NULL: the host gets the logits */
+    float *const *logits; /* [n_single], in batched decode; a chain's [n] */
+    /* sampling on the device, as many as `logits` in batched decode; NULL: the host gets the logits */
     struct device_choice *choice;
 };
 
@@ -47,7 +46,8 @@ struct work {
 struct work_rows {
     bool is_there;
     bool is_wanted; /* false: the device samples from them */
-    uint32_t half;  /* pass.half */
+    uint32_t n;
+    uint32_t half; /* pass.half */
 };
 
 /* Returns the work's pass on one stage. each: room for what the pass refers to; NULL: one sequence. */
