@@ -587,6 +587,13 @@ int moeflux_chat_open(struct moeflux_chat **out, struct moeflux_model *m, struct
 /* Closes a chat, once no answer is computed. Requests, sessions and answers remain. NULL is legal. */
 void moeflux_chat_close(struct moeflux_chat *c);
 
+/* Replaces the model's chat template by a Jinja text (NULL: it stays), and sets more variables of the
+ * template: a JSON object (NULL: none), over which a request's chat_template_kwargs take precedence. To be
+ * called while no answer is computed. Errors: _FORMAT (no template, or no object), _UNSUPPORTED (the
+ * template cannot be run), _MEMORY; nothing changes. */
+int moeflux_chat_use_template(struct moeflux_chat *c, const char *template_text, const char *variables,
+                              struct moeflux_err *e);
+
 /* Creates a request without fields. The caller owns *out (moeflux_request_free). Errors: _MEMORY. */
 int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e);
 void moeflux_request_free(struct moeflux_request *r); /* NULL is legal */
@@ -740,6 +747,12 @@ enum moeflux_grammar_kind {
     MOEFLUX_GRAMMAR_JSON_OBJECT, /* any JSON object; the text is not used and may be NULL */
     MOEFLUX_GRAMMAR_REGEX,       /* a regular expression that the whole text matches */
 };
+enum { MOEFLUX_MAX_GRAMMAR = 1 << 19 }; /* bytes of a grammar's rules */
+/* Checks a grammar without a model, and makes its rules, for the field `grammar` of requests. text: [len]
+ * bytes. name: begins the errors, such as a file. The caller frees *out with free(); NULL after a failure.
+ * Errors: as moeflux_grammar_new. */
+int moeflux_grammar_rules(char **out, enum moeflux_grammar_kind kind, const char *text, size_t len,
+                          const char *name, struct moeflux_err *e);
 /* Begins a text. The caller owns *out (moeflux_grammar_free), and frees it before the chat is closed. Errors:
  * _USAGE (an unknown kind, or no text), _FORMAT, _UNSUPPORTED (what is wrong with the grammar), _MEMORY. */
 int moeflux_grammar_new(struct moeflux_grammar **out, struct moeflux_chat *c, enum moeflux_grammar_kind kind,

@@ -14,7 +14,7 @@
 #include "api/refusal.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "generate/answer_json.h"
+#include "text/utf8.h"
 
 static const struct dialect_name names[] = {
     {"stop_sequences", "stop"},
@@ -76,14 +76,14 @@ static json_t *message(const struct reply *r, json_t *content, const char *stop)
     char id[40];
     snprintf(id, sizeof id, "msg_%016" PRIx64, r->drawn);
     return json_pack("{s: s, s: s, s: s, s: o, s: o, s: s?, s: s?, s: o}", "id", id, "type", "message",
-                     "role", "assistant", "model", answer_json_text(r->model, strlen(r->model)), "content",
-                     content, "stop_reason", stop, "stop_sequence", stop ? result(r)->stop_text : NULL,
-                     "usage", usage(r, stop != NULL));
+                     "role", "assistant", "model", utf8_json(r->model, strlen(r->model)), "content", content,
+                     "stop_reason", stop, "stop_sequence", stop ? result(r)->stop_text : NULL, "usage",
+                     usage(r, stop != NULL));
 }
 
 static json_t *text_json(const struct str *s)
 {
-    return answer_json_text(str_text(s), s->len);
+    return utf8_json(str_text(s), s->len);
 }
 
 /* Returns the arguments of a call as an object. Whole numbers beyond 64 bits are rounded. */
@@ -160,7 +160,7 @@ static void block_grows(void *ctx, size_t idx, const char *text, size_t len)
     struct reply *r = ctx;
     enum item_kind kind = item_of(r, idx)->kind;
     if (kind != ITEM_THINKING || !hides_thinking(r))
-        send_delta(r, idx, types[kind], members[kind], answer_json_text(text, len));
+        send_delta(r, idx, types[kind], members[kind], utf8_json(text, len));
 }
 
 static void block_ends(void *ctx, size_t idx)
@@ -262,7 +262,7 @@ static json_t *error(const struct refusal *refusal)
     else
         snprintf(text, sizeof text, "%s%s", too_long ? "prompt is too long: " : "", refusal->text);
     return json_pack("{s: s, s: {s: s, s: o}}", "type", "error", "error", "type", error_type(refusal->status),
-                     "message", answer_json_text(text, strlen(text)));
+                     "message", utf8_json(text, strlen(text)));
 }
 
 static json_t *count(size_t n_tokens)

@@ -10,8 +10,8 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/json_sent.h"
-#include "generate/answer_json.h"
 #include "generate/generator.h"
+#include "text/utf8.h"
 
 /* The limit of generate/request.c for a line in the project's own form. */
 enum { MAX_VALUES = 1 << 18 };
@@ -113,7 +113,7 @@ char *batch_line_answer(const struct batch_line *b)
 char *batch_line_error(const struct batch_line *b, const char *text)
 {
     json_t *error = json_pack("{s: s, s: o, s: I}", "code", "invalid_request", "message",
-                              answer_json_text(text, strlen(text)), "line", (json_int_t)b->line);
+                              utf8_json(text, strlen(text)), "line", (json_int_t)b->line);
     return dump(b, json_null(), error);
 }
 

@@ -8,7 +8,7 @@
 #include "api/refusal.h"
 #include "base/quote.h"
 #include "base/str.h"
-#include "generate/answer_json.h"
+#include "text/utf8.h"
 
 static void no_memory(struct chat_body *b)
 {
@@ -103,7 +103,7 @@ struct json_t *chat_body_seal(const char *thinking, size_t n)
     struct str all = {0};
     str_add_text(&all, seal);
     str_add(&all, thinking, n);
-    json_t *text = str_ok(&all) ? answer_json_text(str_text(&all), all.len) : NULL;
+    json_t *text = str_ok(&all) ? utf8_json(str_text(&all), all.len) : NULL;
     str_free(&all);
     return text;
 }

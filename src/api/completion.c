@@ -16,6 +16,7 @@
 #include "generate/logprobs.h"
 #include "moeflux.h"
 #include "text/tokenizer/tokenizer.h"
+#include "text/utf8.h"
 
 struct choice_output {
     struct str text, thinking, arguments; /* arguments: those of the current tool call */
@@ -54,7 +55,7 @@ static void close(struct reply *r)
 
 static json_t *text_json(const struct str *s)
 {
-    return answer_json_text(str_text(s), s->len);
+    return utf8_json(str_text(s), s->len);
 }
 
 /* Returns the API's finish_reason. "length" also stands for an answer that the end of the server cut off. */
@@ -97,7 +98,7 @@ static json_t *head(const struct reply *r, const char *kind)
     char id[40];
     snprintf(id, sizeof id, "%s-%016" PRIx64, r->request->chat ? "chatcmpl" : "cmpl", r->drawn);
     return json_pack("{s: s, s: s, s: I, s: o, s: s}", "id", id, "object", kind, "created",
-                     (json_int_t)r->created, "model", answer_json_text(r->model, strlen(r->model)),
+                     (json_int_t)r->created, "model", utf8_json(r->model, strlen(r->model)),
                      "system_fingerprint", "moeflux-" MOEFLUX_VERSION);
 }
 
@@ -160,7 +161,7 @@ static struct str *text_of(struct choice_output *x, enum chat_part part)
 static json_t *call_json(const struct answer_piece *p)
 {
     return json_pack("{s: s, s: s, s: {s: o, s: s}}", "id", p->call->id, "type", "function", "function",
-                     "name", answer_json_text(str_text(&p->call->name), p->call->name.len), "arguments", "");
+                     "name", utf8_json(str_text(&p->call->name), p->call->name.len), "arguments", "");
 }
 
 static void keep_call(struct choice_output *x, const struct answer_piece *p)
@@ -280,7 +281,7 @@ static json_t *call_delta(const struct answer_piece *p)
     if (p->event == ANSWER_CALL_BEGINS)
         call = call_json(p);
     else if (p->event == ANSWER_CALL_ARGUMENTS)
-        call = json_pack("{s: {s: o}}", "function", "arguments", answer_json_text(p->text, p->len));
+        call = json_pack("{s: {s: o}}", "function", "arguments", utf8_json(p->text, p->len));
     if (!call)
         return NULL;
     json_object_set_new(call, "index", json_integer(p->call_idx));
@@ -299,7 +300,7 @@ static void send_piece(struct reply *r, uint32_t idx, const struct answer_piece 
     }
     if (!p->len && !output_of(r, idx)->logprobs && !output_of(r, idx)->lists.object)
         return;
-    json_t *text = answer_json_text(p->text, p->len);
+    json_t *text = utf8_json(p->text, p->len);
     if (r->request->chat)
         text = json_pack("{s: o}", p->part == CHAT_THINKING ? "reasoning_content" : "content", text);
     send_choice(r, idx, text, NULL);

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "generate/answer_json.h"
+#include "text/utf8.h"
 
 static void fill(struct refusal *r, unsigned status, const char *param, const char *code, const char *fmt,
                  va_list ap)
@@ -63,7 +63,7 @@ static const char *type_of(unsigned status)
 
 static json_t *text_or_null(const char *text)
 {
-    return *text ? answer_json_text(text, strlen(text)) : json_null();
+    return *text ? utf8_json(text, strlen(text)) : json_null();
 }
 
 struct json_t *refusal_json(const struct refusal *r)

@@ -16,7 +16,7 @@
 #include "api/responses_body.h"
 #include "base/json.h"
 #include "base/mem.h"
-#include "generate/answer_json.h"
+#include "text/utf8.h"
 
 static const struct dialect_name names[] = {
     {"max_output_tokens", "max_tokens"},
@@ -48,7 +48,7 @@ static void close(struct reply *r)
 
 static json_t *text_json(const struct str *s)
 {
-    return answer_json_text(str_text(s), s->len);
+    return utf8_json(str_text(s), s->len);
 }
 
 /* Returns whether the client wants `encrypted_content`. */
@@ -206,12 +206,11 @@ static json_t *response_json(const struct reply *r, const char *status)
         if (!items->list[i].failed)
             json_array_append_new(output, item_json(r, i, cut && i + 1 == items->n ? status : "completed"));
     snprintf(id, sizeof id, "resp_%016" PRIx64, r->drawn);
-    json_t *out =
-        json_pack("{s: s, s: s, s: I, s: s, s: n, s: o, s: o, s: o, s: o}", "id", id, "object", "response",
-                  "created_at", (json_int_t)r->created, "status", status, "error", "incomplete_details",
-                  cut ? json_pack("{s: s}", "reason", "max_output_tokens") : json_null(), "model",
-                  answer_json_text(r->model, strlen(r->model)), "output", output, "usage",
-                  running ? json_null() : usage(r));
+    json_t *out = json_pack(
+        "{s: s, s: s, s: I, s: s, s: n, s: o, s: o, s: o, s: o}", "id", id, "object", "response",
+        "created_at", (json_int_t)r->created, "status", status, "error", "incomplete_details",
+        cut ? json_pack("{s: s}", "reason", "max_output_tokens") : json_null(), "model",
+        utf8_json(r->model, strlen(r->model)), "output", output, "usage", running ? json_null() : usage(r));
     set_given(r, out);
     return out;
 }
@@ -310,7 +309,7 @@ static void item_grows(void *ctx, size_t idx, const char *text, size_t len)
     static const char *const types[] = {"response.reasoning_text.delta", "response.output_text.delta",
                                         "response.function_call_arguments.delta"};
     struct reply *r = ctx;
-    send_member(r, types[kind_of(r, idx)], idx, "delta", answer_json_text(text, len));
+    send_member(r, types[kind_of(r, idx)], idx, "delta", utf8_json(text, len));
 }
 
 /* Ends an item. status: as in item_json. */
@@ -368,7 +367,7 @@ static void end(struct reply *r, uint32_t idx)
     if (of->rc)
         json_object_set_new(response, "error",
                             json_pack("{s: s, s: o}", "code", "server_error", "message",
-                                      answer_json_text(of->error.text, strlen(of->error.text))));
+                                      utf8_json(of->error.text, strlen(of->error.text))));
     else
         keep(r, response);
     snprintf(type, sizeof type, "response.%s", status);

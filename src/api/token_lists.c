@@ -5,6 +5,7 @@
 #include "generate/answer_json.h"
 #include "generate/logprobs.h"
 #include "text/tokenizer/tokenizer.h"
+#include "text/utf8.h"
 
 static json_t *number_of(const struct tokenizer *t, const struct logprob *l)
 {
@@ -18,7 +19,7 @@ static json_t *text_of(const struct tokenizer *t, int32_t id)
 {
     const char *bytes;
     size_t n = tokenizer_bytes(t, id, &bytes);
-    return answer_json_text(n ? bytes : "", n);
+    return utf8_json(n ? bytes : "", n);
 }
 
 /* Returns {text: number} of the likeliest tokens and the token itself. If several have the same text (parts

@@ -12,7 +12,6 @@
 #include "cli/options/options.h"
 #include "generate/generator.h"
 #include "text/jinja/jinja.h"
-#include "text/tokenizer/tokenizer.h"
 
 #define MAX_BYTES ((size_t)1 << 20)
 
@@ -91,17 +90,11 @@ void chat_template_free(struct chat_template *c)
     *c = (struct chat_template){0};
 }
 
-int chat_template_use(struct chat_template *c, struct generator *s, struct moeflux_err *e)
+int chat_template_use(const struct chat_template *c, struct generator *s, struct moeflux_err *e)
 {
+    struct moeflux_err why = {0};
     if (!c->text && !c->variables)
         return 0;
-    if (!s->tokenizer)
-        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --chat-template needs", s->dir);
-    struct moeflux_err why = {0};
-    bool is_new = c->text != NULL;
-    tokenizer_set_template(s->tokenizer, c->text, c->variables);
-    c->text = NULL;
-    c->variables = NULL;
-    int rc = is_new ? generator_use_chat(s, (struct chat_reasoning){0}, "--chat-template", &why) : 0;
-    return rc ? name_template(c, rc, &why, e) : 0;
+    int rc = generator_set_template(s, c->text, c->variables, "--chat-template", &why);
+    return !rc ? 0 : s->tokenizer ? name_template(c, rc, &why, e) : err_set(e, rc, "%s", why.text);
 }

@@ -10,7 +10,7 @@ struct options;
 
 struct chat_template {
     const char *file;         /* borrowed; NULL: the option is the text itself */
-    char *text;               /* NULL: not given, or the tokenizer has it */
+    char *text;               /* NULL: not given */
     struct json_t *variables; /* an object; NULL: not given */
 };
 
@@ -21,6 +21,6 @@ void chat_template_free(struct chat_template *c);
 
 /* Gives them to the opened model's tokenizer, and tries the template. ERR_USAGE: there is no tokenizer;
  * errors of generator_use_chat, whose message names the template's file. */
-int chat_template_use(struct chat_template *c, struct generator *s, struct moeflux_err *e);
+int chat_template_use(const struct chat_template *c, struct generator *s, struct moeflux_err *e);
 
 #endif

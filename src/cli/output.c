@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "generate/answer_json.h"
+#include "text/utf8.h"
 
 /* Large enough that a write is cheap per byte, small enough to hold. */
 #define HOLD_BYTES (64u << 10)
@@ -89,7 +89,7 @@ int output_json(struct output *o, struct json_t *value, struct moeflux_err *e)
 
 struct json_t *output_json_text(const char *bytes, size_t n)
 {
-    return answer_json_text(bytes, n);
+    return utf8_json(bytes, n);
 }
 
 int output_flush(struct output *o, struct moeflux_err *e)

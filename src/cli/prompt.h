@@ -5,7 +5,7 @@
 #include <stdbool.h>
 
 #include "base/str.h"
-#include "text/tokenizer/tokenizer.h"
+#include "base/token_list.h"
 
 struct moeflux_err;
 struct options;

@@ -33,7 +33,7 @@ struct run {
     struct output *out;
     struct bar bar;
     struct prompt prompt;
-    struct str grammar; /* the answer must fit it; empty: none */
+    char *grammar; /* the answer must fit it; NULL: none */
     struct probe probe;
     struct generator generator;
     struct prompt_cache cache;
@@ -193,7 +193,7 @@ static int answer(struct run *r, struct moeflux_err *e)
     request->raw = !uses_chat(r);
     request->predict = answer_limit(o);
     request->tools = r->tools;
-    request->grammar = r->grammar.len ? str_text(&r->grammar) : NULL;
+    request->grammar = r->grammar;
     r->choice.seed = r->generator.seed;
     int rc = request->raw ? 0 : request_use_chat(request, &r->generator, "the answer", e);
     if (rc)
@@ -289,6 +289,6 @@ int run_once(const struct options *o, const struct term *t, struct output *out, 
     generator_close(&r.generator);
     probe_close(&r.probe);
     prompt_free(&r.prompt);
-    str_free(&r.grammar);
+    free(r.grammar);
     return rc;
 }

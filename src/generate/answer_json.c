@@ -10,15 +10,6 @@
 
 #define NEVER (-9999.0)
 
-struct json_t *answer_json_text(const char *bytes, size_t n)
-{
-    struct str clean = {0};
-    utf8_clean(bytes, n, &clean);
-    json_t *text = str_ok(&clean) ? json_stringn(str_text(&clean), clean.len) : NULL;
-    str_free(&clean);
-    return text;
-}
-
 static json_t *token_json(const struct tokenizer *t, const struct logprob *l)
 {
     const char *bytes = "";
@@ -27,7 +18,7 @@ static json_t *token_json(const struct tokenizer *t, const struct logprob *l)
     for (size_t i = 0; i < n; i++)
         json_array_append_new(list, json_integer((unsigned char)bytes[i]));
     json_object_set_new(object, "id", json_integer(l->id));
-    json_object_set_new(object, "token", answer_json_text(n ? bytes : "", n));
+    json_object_set_new(object, "token", utf8_json(n ? bytes : "", n));
     json_object_set_new(object, "logprob", json_real(isfinite(l->value) ? (double)l->value : NEVER));
     json_object_set_new(object, "bytes", list);
     return object;
@@ -54,8 +45,8 @@ struct json_t *answer_json_logprobs(const struct tokenizer *t, const struct answ
 struct json_t *answer_json_call(const struct answer_call *c)
 {
     json_t *object = json_object(), *function = json_object();
-    json_object_set_new(function, "name", answer_json_text(str_text(&c->name), c->name.len));
-    json_object_set_new(function, "arguments", answer_json_text(str_text(&c->arguments), c->arguments.len));
+    json_object_set_new(function, "name", utf8_json(str_text(&c->name), c->name.len));
+    json_object_set_new(function, "arguments", utf8_json(str_text(&c->arguments), c->arguments.len));
     json_object_set_new(object, "id", json_string(c->id));
     json_object_set_new(object, "type", json_string("function"));
     json_object_set_new(object, "function", function);

@@ -12,9 +12,6 @@ struct json_t;
 struct logprob;
 struct tokenizer;
 
-/* Returns a string; bytes that are not UTF-8 become U+FFFD. */
-struct json_t *answer_json_text(const char *bytes, size_t n);
-
 /* Returns one token: {"id", "token", "logprob", "bytes", "top_logprobs": [the same without the last]}.
  * of: [1 + n_top]. t: NULL: the texts are empty. A probability of 0 has the logarithm -9999. */
 struct json_t *answer_json_logprob(const struct tokenizer *t, const struct logprob *of, uint32_t n_top);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/json_sent.h"
 #include "base/mem.h"
 #include "engine/sequence.h"
 #include "generate/answer_api.h"
@@ -21,6 +22,7 @@
 #include "generate/request_api.h"
 #include "generate/turn_stops.h"
 #include "text/grammar/constraint.h"
+#include "text/grammar/grammar.h"
 
 /* What a thread needs while it answers. Workers are kept: their chat templates and logits are used again. */
 struct worker {
@@ -81,14 +83,41 @@ static void free_worker(struct worker *l)
     free(l);
 }
 
-void moeflux_chat_close(struct moeflux_chat *c)
+static void free_workers(struct moeflux_chat *c)
 {
-    if (!c)
-        return;
     for (struct worker *l = c->idle, *next; l; l = next) {
         next = l->next;
         free_worker(l);
     }
+    c->idle = NULL;
+}
+
+int moeflux_chat_use_template(struct moeflux_chat *c, const char *template_text, const char *variables,
+                              struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    json_error_t fault;
+    json_t *read = variables ? json_sent_read(variables, strlen(variables), &fault) : NULL;
+    int rc = 0;
+    if (!c)
+        rc = err_set(&why, ERR_USAGE, "the chat is NULL");
+    else if (variables && !json_is_object(read))
+        rc = err_set(&why, ERR_FORMAT, "the variables of the template: expected a JSON object");
+    if (!rc)
+        rc = generator_set_template(&c->generator, template_text, read, "a chat", &why);
+    json_decref(read);
+    if (rc)
+        return err_set(e, rc, "%s", why.text);
+    /* Workers keep the template that they have parsed. */
+    free_workers(c);
+    return 0;
+}
+
+void moeflux_chat_close(struct moeflux_chat *c)
+{
+    if (!c)
+        return;
+    free_workers(c);
     batcher_free(c->batcher);
     c->generator.model = NULL;
     generator_close(&c->generator);
@@ -428,10 +457,35 @@ _Static_assert((int)MOEFLUX_GRAMMAR_RULES == (int)CONSTRAIN_GRAMMAR &&
                    (int)MOEFLUX_GRAMMAR_JSON_OBJECT == (int)CONSTRAIN_JSON_OBJECT &&
                    (int)MOEFLUX_GRAMMAR_REGEX == (int)CONSTRAIN_REGEX,
                "two names of one kind");
+_Static_assert((int)MOEFLUX_MAX_GRAMMAR == (int)GRAMMAR_MAX_BYTES, "two names of one limit");
 
 struct moeflux_grammar {
     struct constraint *constraint;
 };
+
+static int check_kind(enum moeflux_grammar_kind kind, const char *text, struct moeflux_err *e)
+{
+    if (kind < MOEFLUX_GRAMMAR_RULES || kind > MOEFLUX_GRAMMAR_REGEX)
+        return err_set(e, ERR_USAGE, "no kind of grammar has the number %d", (int)kind);
+    return text || kind == MOEFLUX_GRAMMAR_JSON_OBJECT
+               ? 0
+               : err_set(e, ERR_USAGE, "the text of the grammar is NULL");
+}
+
+int moeflux_grammar_rules(char **out, enum moeflux_grammar_kind kind, const char *text, size_t len,
+                          const char *name, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    struct str rules = {0};
+    *out = NULL;
+    int rc = check_kind(kind, text, &why);
+    if (!rc)
+        rc = constrain_grammar((enum constrain_kind)kind, text, len, name, &rules, &why);
+    if (!rc && !(*out = mem_text(str_text(&rules), &why)))
+        rc = ERR_MEMORY;
+    str_free(&rules);
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
 
 static int begin_grammar(struct moeflux_grammar *g, struct moeflux_chat *c, enum moeflux_grammar_kind kind,
                          const char *text, struct moeflux_err *e)
@@ -450,12 +504,10 @@ int moeflux_grammar_new(struct moeflux_grammar **out, struct moeflux_chat *c, en
                         const char *text, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
-    bool is_known = kind >= MOEFLUX_GRAMMAR_RULES && kind <= MOEFLUX_GRAMMAR_REGEX;
     *out = NULL;
-    if (!c || !is_known || (!text && kind != MOEFLUX_GRAMMAR_JSON_OBJECT))
-        return !c         ? err_set(e, ERR_USAGE, "the chat is NULL")
-               : is_known ? err_set(e, ERR_USAGE, "the text of the grammar is NULL")
-                          : err_set(e, ERR_USAGE, "no kind of grammar has the number %d", (int)kind);
+    int rc = c ? check_kind(kind, text, e) : err_set(e, ERR_USAGE, "the chat is NULL");
+    if (rc)
+        return rc;
     struct moeflux_grammar *g = *out = mem_new(1, sizeof *g, &why);
     if (g && begin_grammar(g, c, kind, text, &why) == 0)
         return 0;

@@ -1,6 +1,7 @@
 #include "generate/generator.h"
 
 #include <assert.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -158,6 +159,30 @@ int generator_use_chat(struct generator *s, struct chat_reasoning reasoning, con
     if (rc == 0)
         rc = chat_use_effort(&s->chat, reasoning.effort, e);
     s->has_chat = rc == 0;
+    return rc;
+}
+
+int generator_set_template(struct generator *s, const char *text, struct json_t *variables, const char *what,
+                           struct moeflux_err *e)
+{
+    if (!s->tokenizer)
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs", s->dir, what);
+    const char *chat = text ? text : tokenizer_chat_template(s->tokenizer);
+    const char *tools = text ? NULL : tokenizer_tool_template(s->tokenizer);
+    struct tokenizer_templates t = {.variables = json_incref(variables)};
+    int rc = (chat && !(t.chat = mem_text(chat, e))) || (tools && !(t.tools = mem_text(tools, e)))
+                 ? ERR_MEMORY
+                 : 0;
+    if (!rc) {
+        tokenizer_swap_templates(s->tokenizer, &t);
+        chat_free(&s->chat);
+        s->has_chat = false;
+        /* A model without a template is not asked for one before it needs it. */
+        rc = text ? generator_use_chat(s, (struct chat_reasoning){0}, what, e) : 0;
+        if (rc)
+            tokenizer_swap_templates(s->tokenizer, &t);
+    }
+    tokenizer_free_templates(&t);
     return rc;
 }
 

@@ -82,6 +82,12 @@ void generator_get_stats(const struct generator *s, struct moeflux_stats *out);
 int generator_use_chat(struct generator *s, struct chat_reasoning reasoning, const char *what,
                        struct moeflux_err *e);
 
+/* Replaces the model's chat template (text; NULL: it stays), and sets more variables of the template (an
+ * object; NULL: none). Neither is taken over. On failure nothing changes. Errors: those of
+ * generator_use_chat, ERR_FORMAT (the text is no template), ERR_MEMORY. */
+int generator_set_template(struct generator *s, const char *text, struct json_t *variables, const char *what,
+                           struct moeflux_err *e);
+
 /* Encodes a text without template. Puts the model's BOS token first, unless the text begins with it. Appends
  * to `out`, which is empty. Other arguments and errors: as in tokenizer_encode. */
 int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,

@@ -16,6 +16,7 @@
 #include "generate/request_fields.h"
 #include "moeflux.h"
 #include "text/chat/chat.h"
+#include "text/utf8.h"
 
 enum { MAX_VALUES = 1 << 18 };
 
@@ -113,7 +114,7 @@ int moeflux_request_set_text(struct moeflux_request *r, const char *name, const 
 {
     int bad = check_given(r, text, "text of the field", e);
     const char *field = bad ? NULL : find_field(name, e);
-    return field ? set(r, field, answer_json_text(text, strlen(text)), e) : ERR_USAGE;
+    return field ? set(r, field, utf8_json(text, strlen(text)), e) : ERR_USAGE;
 }
 
 /* ---- messages ---- */
@@ -190,7 +191,7 @@ static int extend(json_t *message, const char *name, const struct str *more)
     struct str all = {0};
     str_add(&all, json_is_string(old) ? json_string_value(old) : "", json_string_length(old));
     str_add(&all, str_text(more), more->len);
-    int bad = !str_ok(&all) || json_object_set_new(message, name, answer_json_text(str_text(&all), all.len));
+    int bad = !str_ok(&all) || json_object_set_new(message, name, utf8_json(str_text(&all), all.len));
     str_free(&all);
     return bad;
 }

@@ -9,7 +9,6 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "generate/answer_json.h"
 #include "generate/generator.h"
 #include "generate/jobs.h"
 #include "generate/workers.h"
@@ -18,6 +17,7 @@
 #include "server/reading.h"
 #include "server/state.h"
 #include "text/tokenizer/tokenizer.h"
+#include "text/utf8.h"
 
 /* Interval of checks whether the client has disconnected. */
 enum { LOOK_MS = 100 };
@@ -267,7 +267,7 @@ int answers_prompt(struct http_request *req)
         size_t n = tokenizer_bytes(t, ids->ids[i], &bytes);
         str_add(&text, n ? bytes : "", n);
     }
-    json_t *prompt = str_ok(&text) ? answer_json_text(str_text(&text), text.len) : NULL;
+    json_t *prompt = str_ok(&text) ? utf8_json(str_text(&text), text.len) : NULL;
     str_free(&text);
     return http_request_reply_json(req, prompt ? json_pack("{s: o}", "prompt", prompt) : NULL);
 }

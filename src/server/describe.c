@@ -4,17 +4,17 @@
 #include <string.h>
 #include <time.h>
 
-#include "generate/answer_json.h"
 #include "generate/generator.h"
 #include "sample/sampler_fields.h"
 #include "server/endpoints.h"
 #include "server/http_request.h"
 #include "server/state.h"
 #include "text/tokenizer/tokenizer.h"
+#include "text/utf8.h"
 
 static json_t *text_json(const char *text)
 {
-    return text ? answer_json_text(text, strlen(text)) : json_null();
+    return text ? utf8_json(text, strlen(text)) : json_null();
 }
 
 /* Returns the model with the fields of OpenAI's list, Anthropic's (display_name, created_at, type) and those

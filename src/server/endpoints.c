@@ -5,7 +5,6 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "generate/answer_json.h"
 #include "generate/generator.h"
 #include "generate/jobs.h"
 #include "server/answers.h"

@@ -7,9 +7,9 @@
 #include <stdint.h>
 
 #include "base/str.h"
+#include "base/token_list.h"
 #include "api/api_request.h"
 #include "api/refusal.h"
-#include "text/tokenizer/tokenizer.h"
 
 struct MHD_Connection;
 struct dialect;

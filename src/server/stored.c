@@ -5,10 +5,10 @@
 #include <string.h>
 
 #include "api/response_store.h"
-#include "generate/answer_json.h"
 #include "server/endpoints.h"
 #include "server/http_request.h"
 #include "server/state.h"
+#include "text/utf8.h"
 
 static int refuse(struct http_request *req, const char *id)
 {
@@ -43,7 +43,6 @@ int stored_delete(struct http_request *req)
     const char *id = endpoints_rest(req);
     if (!response_store_delete(req->server->defaults.responses, id))
         return refuse(req, id);
-    return http_request_reply_json(req,
-                                   json_pack("{s: o, s: s, s: b}", "id", answer_json_text(id, strlen(id)),
-                                             "object", "response", "deleted", 1));
+    return http_request_reply_json(req, json_pack("{s: o, s: s, s: b}", "id", utf8_json(id, strlen(id)),
+                                                  "object", "response", "deleted", 1));
 }

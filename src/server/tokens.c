@@ -7,7 +7,6 @@
 
 #include "api/fields.h"
 #include "base/err.h"
-#include "generate/answer_json.h"
 #include "generate/generator.h"
 #include "server/http_request.h"
 #include "server/reading.h"
@@ -24,7 +23,7 @@ static json_t *piece_json(const struct tokenizer *t, int32_t id)
     size_t n = tokenizer_bytes(t, id, &bytes);
     json_t *piece = NULL;
     if (n == 0 || utf8_is_valid(bytes, n)) {
-        piece = answer_json_text(n ? bytes : "", n);
+        piece = utf8_json(n ? bytes : "", n);
     } else {
         piece = json_array();
         for (size_t i = 0; i < n; i++)
@@ -142,7 +141,7 @@ int tokens_reply_text(struct http_request *req)
     int rc = req->refusal.status
                  ? http_request_refuse(req)
                  : http_request_reply_json(
-                       req, json_pack("{s: o}", "content", answer_json_text(str_text(&text), text.len)));
+                       req, json_pack("{s: o}", "content", utf8_json(str_text(&text), text.len)));
     str_free(&text);
     reading_end(req);
     reading_give(req);

@@ -1,5 +1,6 @@
 #include "text/utf8.h"
 
+#include <jansson.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -114,4 +115,13 @@ void utf8_stream_end(struct utf8_stream *s, struct str *out)
     if (s->n_held)
         str_add_text(out, REPLACEMENT);
     s->n_held = 0;
+}
+
+struct json_t *utf8_json(const char *text, size_t len)
+{
+    struct str clean = {0};
+    utf8_clean(text, len, &clean);
+    json_t *made = str_ok(&clean) ? json_stringn(str_text(&clean), clean.len) : NULL;
+    str_free(&clean);
+    return made;
 }

@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+struct json_t;
 struct str;
 
 bool utf8_is_valid(const char *text, size_t len);
@@ -12,6 +13,9 @@ bool utf8_is_valid(const char *text, size_t len);
 /* Copies `text` to `out` with every maximal invalid sequence replaced by U+FFFD (the Unicode standard's
  * "substitution of maximal subparts"). Returns the number of replacements. */
 size_t utf8_clean(const char *text, size_t len, struct str *out);
+
+/* Returns a text cleaned so as a JSON string, owned by the caller; NULL: no memory. */
+struct json_t *utf8_json(const char *text, size_t len);
 
 /* A stream. The bytes of an incomplete character are held back until the rest arrives. */
 struct utf8_stream {

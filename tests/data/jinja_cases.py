@@ -5,9 +5,11 @@ transformers 5.23.0 from PyPI). A case is a template and its text; null: it is r
 test_jinja reads it. usage: TZ=UTC jinja_cases.py > tests/data/jinja.json
 """
 
+import copy
 import datetime
 import json
 
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 from transformers.utils import chat_template_utils
 
 NOW = 1763874123
@@ -132,7 +134,6 @@ TEMPLATES = [
     '{% for i in 5 %}{% endfor %}',
     '{% for a, b in xs %}{% endfor %}',
     '{% set d.x = 1 %}',
-    '{{ xs.append(4) }}',
     '{{ missing|tojson }}',
     "{% for m in ms %}{{ '<|im_start|>' + m.role + '\\n' + m['content'] + '<|im_end|>' }}{% if loop.last and add %}x{% endif %}{% endfor %}",
     '{%- set last = ms|length - 1 %}{% for m in ms[::-1] %}{% set idx = last - loop.index0 %}{{ idx }}{{ m.role }}{% endfor %}',
@@ -227,6 +228,38 @@ TEMPLATES = [
 ]
 
 
+# Methods that change a list or a dict, which transformers refuses: jinja2's sandbox without that rule.
+CHANGES = [
+    "{{ xs.append(4) }}{{ xs }}",
+    "{% set ns = namespace(q=[]) %}{% for w in ws %}{% set _ = ns.q.append(w ~ loop.index0) %}{% endfor %}"
+    "{% for w in ws %}{{ ns.q.pop(0) }}{% if ns.q %},{% endif %}{% endfor %}{{ ns.q }}",
+    "{% set a = xs %}{% set _ = a.append(9) %}{{ xs }}{{ a is sameas xs }}",
+    "{% set a = xs.copy() %}{% set b = xs[:] %}{% set c = xs|list %}{% set e = xs + [] %}"
+    "{% set _ = xs.append(9) %}{{ [a, b, c, e, xs] }}",
+    "{% set a = d.copy() %}{% set b = dict(d) %}{% set _ = d.update(z=1) %}{{ [a, b, d] }}",
+    "{% macro m(l) %}{% set _ = l.append(1) %}{{ l }}{% endmacro %}{{ m([]) }}{{ m([]) }}{{ m(xs) }}{{ xs }}",
+    "{% for i in [1, 2] %}{% set l = [] %}{% set _ = l.append(i) %}{{ l }}{% endfor %}",
+    "{% for x in xs %}{{ x }}{% if x < 5 %}{% set _ = xs.append(x + 3) %}{% endif %};{% endfor %}",
+    "{% for m in ms %}{% set _ = m.update({'role': 'r' ~ loop.index}) %}{% endfor %}{{ ms|map(attribute='role')|list }}",
+    "{{ xs.pop() }}{{ xs.pop(0) }}{{ xs.pop(-1) }}{{ xs }}",
+    "{{ xs.pop(-3) }}{{ xs }}{{ xs.pop(true) }}{{ xs }}",
+    "{{ xs.pop(3) }}", "{{ xs.pop(-4) }}", "{{ [].pop() }}", "{{ xs.pop('0') }}", "{{ xs.pop(1, 2) }}", "{{ xs.append() }}",
+    "{{ xs.insert(0, 'a') }}{{ xs.insert(-1, 'b') }}{{ xs.insert(99, 'c') }}{{ xs.insert(-99, 'd') }}{{ xs }}",
+    "{{ xs.extend(ws) }}{{ xs }}{{ xs.extend('ab') }}{{ xs.extend({'k': 1}) }}{{ xs }}",
+    "{{ xs.extend(xs) }}{{ xs }}{{ xs.extend(ws|select) }}{{ xs }}", "{{ xs.extend(5) }}",
+    "{{ xs.remove(1) }}{{ xs }}{{ xs.reverse() }}{{ xs }}{{ xs.clear() }}{{ xs }}{{ xs.append(1) }}{{ xs }}",
+    "{{ xs.remove(8) }}",
+    "{{ xs.sort() }}{{ xs }}{{ xs.sort(reverse=true) }}{{ xs }}{{ ws.sort() }}{{ ws }}", "{{ xs.sort(true) }}",
+    "{{ [1, 'a'].sort() }}", "{{ (1, 2).append(3) }}", "{{ (1, 2).copy() }}", "{{ 'a'.append('b') }}",
+    "{{ d.pop('b') }}{{ d }}{{ d.pop('b', 5) }}{{ d.pop('b', none) }}{{ d.pop('a') }}{{ d }}",
+    "{{ d.pop('nope') }}", "{{ d.pop() }}", "{{ {}.popitem() }}",
+    "{{ d.popitem() }}{{ d }}{{ d.clear() }}{{ d }}{{ d.update({'q': 1}) }}{{ d }}",
+    "{{ d.setdefault('b', 7) }}{{ d.setdefault('n') }}{{ d.setdefault('m', []).append(1) }}{{ d }}",
+    "{{ d.update([['a', 0], ('y', 1)], z=2) }}{{ d }}{{ d.update() }}{{ d.update(q=1) }}{{ d }}", "{{ d.update(5) }}",
+    "{% set _ = nested.k.l[0].update(m=6) %}{{ nested }}{{ nested|tojson }}",
+]
+
+
 class Clock(datetime.datetime):
     @classmethod
     def now(cls, tz=None):
@@ -236,14 +269,23 @@ class Clock(datetime.datetime):
 def render(template):
     compiler = chat_template_utils._cached_compile_jinja_template
     try:
-        return getattr(compiler, "__wrapped__", compiler)(template).render(**CONTEXT)
+        return getattr(compiler, "__wrapped__", compiler)(template).render(**copy.deepcopy(CONTEXT))
     except Exception:
         return None
+
+
+def render_changes(template):
+    refuses = ImmutableSandboxedEnvironment.is_safe_attribute
+    ImmutableSandboxedEnvironment.is_safe_attribute = SandboxedEnvironment.is_safe_attribute
+    made = render(template)
+    ImmutableSandboxedEnvironment.is_safe_attribute = refuses
+    return made
 
 
 def main():
     chat_template_utils.datetime = Clock
     cases = [[template, render(template)] for template in TEMPLATES]
+    cases += [[template, render_changes(template)] for template in CHANGES]
     print(json.dumps({"now": NOW, "context": CONTEXT, "cases": cases}, indent=0, ensure_ascii=False))
 
 

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Writes tests/data/templates.json: what jinja2 makes of conversations with published chat templates, with the
-settings of transformers (jinja2 3.1.6 and transformers 5.24.0 from PyPI).
+settings of transformers (jinja2 3.1.6 and transformers 5.24.0 from PyPI). Unlike there, templates may change lists and
+dicts: Kimi-K2's published ones do.
 
 The templates are not stored: they are llama.cpp's models/templates, and chat_template.jinja of published models.
 Of each there are a hash of its text and the hashes of its renderings; "-": jinja2 refuses the conversation.
@@ -10,11 +11,13 @@ usage: TZ=UTC template_cases.py [--texts] DIR > tests/data/templates.json
 --texts: writes the renderings instead of their hashes, so that a difference can be seen.
 """
 
+import copy
 import datetime
 import json
 import pathlib
 import sys
 
+from jinja2.sandbox import ImmutableSandboxedEnvironment, SandboxedEnvironment
 from transformers.utils import chat_template_utils
 
 NOW = 1763874123
@@ -97,7 +100,7 @@ def render_all(source, all_contexts):
     made = []
     for context in all_contexts:
         try:
-            made.append(compiled.render(**context))
+            made.append(compiled.render(**copy.deepcopy(context)))
         except Exception:
             made.append(None)
     return made
@@ -113,6 +116,7 @@ def hash_of(text):
 
 def main():
     chat_template_utils.datetime = Clock
+    ImmutableSandboxedEnvironment.is_safe_attribute = SandboxedEnvironment.is_safe_attribute
     texts = sys.argv[1] == "--texts"
     all_contexts = list(contexts())
     templates = {}

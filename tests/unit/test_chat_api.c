@@ -306,6 +306,75 @@ static void a_schema_and_a_grammar_bind_the_answer(void **state)
     moeflux_request_free(r);
 }
 
+static void expect_prompt(struct moeflux_chat *c, const struct moeflux_request *r, const char *text)
+{
+    struct moeflux_err e = {0};
+    struct moeflux_tokenizer *t;
+    int32_t found[64], wanted[64];
+    check_ok(moeflux_tokenizer_open(&t, moeflux_model_get_info(model).tokenizer_path, &e), &e);
+    int64_t n = moeflux_chat_encode(c, r, found, 64, &e),
+            n_wanted = moeflux_tokenizer_encode(t, text, strlen(text), true, wanted, 64, &e);
+    assert_int_equal(n, n_wanted);
+    assert_memory_equal(found, wanted, (size_t)n * sizeof *found);
+    moeflux_tokenizer_close(t);
+}
+
+static void a_template_may_replace_the_models(void **state)
+{
+    static const char text[] =
+        "{% for m in messages %}<|im_start|>{{ m.role ~ word }}: {{ m.content }}<|im_end|>"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>{% endif %}";
+    struct moeflux_err e = {0};
+    struct moeflux_chat *own;
+    struct moeflux_request *r = ask("Hello");
+    struct seen s = {0};
+    (void)state;
+    check_ok(moeflux_chat_open(&own, model, &e), &e);
+    moeflux_answer_free(answer(r, &s));
+    check_ok(moeflux_chat_use_template(own, text, "{\"word\": \"!\"}", &e), &e);
+    expect_prompt(own, r, "<|im_start|>user!: Hello<|im_end|><|im_start|>");
+    assert_int_equal(moeflux_chat_use_template(own, "{% if %}", NULL, &e), MOEFLUX_ERR_FORMAT);
+    assert_int_equal(moeflux_chat_use_template(own, "no answers", NULL, &e), MOEFLUX_ERR_UNSUPPORTED);
+    assert_int_equal(moeflux_chat_use_template(own, NULL, "[]", &e), MOEFLUX_ERR_FORMAT);
+    assert_int_equal(moeflux_chat_use_template(NULL, text, NULL, &e), MOEFLUX_ERR_USAGE);
+    expect_prompt(own, r, "<|im_start|>user!: Hello<|im_end|><|im_start|>");
+    check_ok(moeflux_chat_use_template(own, NULL, "{\"word\": \"?\"}", &e), &e);
+    expect_prompt(own, r, "<|im_start|>user?: Hello<|im_end|><|im_start|>");
+    set(r, "chat_template_kwargs", "{\"word\": \".\"}");
+    expect_prompt(own, r, "<|im_start|>user.: Hello<|im_end|><|im_start|>");
+    moeflux_request_free(r);
+    moeflux_chat_close(own);
+}
+
+static void rules_of_a_schema_are_made_without_a_model(void **state)
+{
+    static const char schema[] = "{\"enum\": [\"yes\", \"no\"]} and more";
+    struct moeflux_err e = {0};
+    struct seen s = {0};
+    char *rules;
+    (void)state;
+    check_ok(
+        moeflux_grammar_rules(&rules, MOEFLUX_GRAMMAR_JSON_SCHEMA, schema, strlen(schema) - 9, "s.json", &e),
+        &e);
+    struct moeflux_request *r = ask("Is it so?");
+    set(r, "think_budget", "0");
+    check_ok(moeflux_request_set_text(r, "grammar", rules, &e), &e);
+    struct moeflux_answer *a = answer(r, &s);
+    assert_true(strcmp(s.text, "\"yes\"") == 0 || strcmp(s.text, "\"no\"") == 0);
+    moeflux_answer_free(a);
+    moeflux_request_free(r);
+    free(rules);
+    assert_int_equal(
+        moeflux_grammar_rules(&rules, MOEFLUX_GRAMMAR_JSON_SCHEMA, schema, strlen(schema), "s.json", &e),
+        MOEFLUX_ERR_FORMAT);
+    assert_null(rules);
+    assert_non_null(strstr(e.text, "s.json"));
+    assert_int_equal(moeflux_grammar_rules(&rules, MOEFLUX_GRAMMAR_REGEX, NULL, 0, "r", &e),
+                     MOEFLUX_ERR_USAGE);
+    check_ok(moeflux_grammar_rules(&rules, MOEFLUX_GRAMMAR_JSON_OBJECT, NULL, 0, "o", &e), &e);
+    free(rules);
+}
+
 static void a_grammar_binds_a_loop_of_the_callers_own(void **state)
 {
     const struct moeflux_model_info info = moeflux_model_get_info(model);
@@ -393,6 +462,8 @@ static void a_seed_that_was_drawn_gives_the_same_answer_again(void **state)
     struct moeflux_request *r = ask("Tell me something about Iceland.");
     (void)state;
     set(r, "temperature", "1.5");
+    /* A drawn seed may end the answer at once. */
+    set(r, "ignore_eos", "true");
     struct moeflux_answer *a = answer(r, &second);
     uint64_t other = moeflux_answer_get_info(a).seed;
     moeflux_answer_free(a);
@@ -734,6 +805,8 @@ int main(void)
         cmocka_unit_test(a_call_arrives_with_its_name_and_arguments),
         cmocka_unit_test(a_tool_that_is_left_out_is_named),
         cmocka_unit_test(a_schema_and_a_grammar_bind_the_answer),
+        cmocka_unit_test(a_template_may_replace_the_models),
+        cmocka_unit_test(rules_of_a_schema_are_made_without_a_model),
         cmocka_unit_test(a_grammar_binds_a_loop_of_the_callers_own),
         cmocka_unit_test(stops_limits_and_logprobs_are_obeyed),
         cmocka_unit_test(a_seed_that_was_drawn_gives_the_same_answer_again),

@@ -103,6 +103,37 @@ static void thinking_of_calls_reaches_the_template(void **state)
     tokenizer_free(t);
 }
 
+static void a_tool_needs_no_description(void **state)
+{
+    (void)state;
+    struct tokenizer *t =
+        open_with("{%- for tool in tools or [] %}{{- '<|start|>// ' + tool.function.description + "
+                  "'\n' + tool.function.name }}{%- endfor %}"
+                  "{%- for m in messages %}{{- '<|message|>' ~ m.content }}{%- endfor %}"
+                  "{%- if add_generation_prompt %}{{- '<|channel|>' }}{%- endif %}");
+    struct moeflux_err e = {0};
+    struct chat c;
+    struct chat_text text = {0};
+    json_t *messages = chats_messages("user", "a");
+    json_t *tools =
+        json_pack("[{s:{s:s}}, {s:{s:s, s:n}}, {s:{s:s, s:s}}]", "function", "name", "f", "function", "name",
+                  "g", "description", "function", "name", "h", "description", "Does.");
+    chats_open(&c, t, NULL, CHAT_THINKING_AUTO);
+    assert_true(c.harmony.is_used);
+    check_ok(chat_render(&c,
+                         &(struct chat_prompt){.messages = messages, .tools = tools, .opens_answer = true},
+                         &text, &e),
+             &e);
+    assert_string_equal(str_text(&text.text),
+                        "<|start|>// \nf<|start|>// \ng<|start|>// Does.\nh<|message|>a<|channel|>");
+    assert_null(json_object_get(json_object_get(json_array_get(tools, 0), "function"), "description"));
+    chat_text_free(&text);
+    json_decref(messages);
+    json_decref(tools);
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
 static void the_model_always_thinks(void **state)
 {
     (void)state;
@@ -500,6 +531,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(thinking_of_calls_reaches_the_template),
+        cmocka_unit_test(a_tool_needs_no_description),
         cmocka_unit_test(the_model_always_thinks),
         cmocka_unit_test(channels_are_thinking_and_answer),
         cmocka_unit_test(messages_for_functions_are_calls),

@@ -121,6 +121,10 @@ static void a_rendering_is_bounded(void **state)
     expect_limit("{% for i in range(300) %}abcd{% endfor %}", small, "more than 1000 bytes");
     expect_limit("{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}", small, "nested deeper");
     expect_limit("{{ range(1000000) }}", jinja_default_limits, "more than 100000");
+    expect_limit("{% set l = [] %}{% for i in [1] %}{% set _ = l.append(l) %}{% endfor %}{{ l }}", small,
+                 "nested deeper");
+    expect_limit("{% set d = {} %}{% set _ = d.update(a=d) %}{{ d|tojson }}", small, "nested deeper");
+    expect_limit("{% set l = [1] %}{% for i in l %}{% set _ = l.append(i) %}{% endfor %}", small, "more");
 }
 
 static void a_template_is_bounded(void **state)

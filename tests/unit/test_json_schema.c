@@ -1,10 +1,13 @@
 /* Schemas as grammars: which texts fit, which schemas are refused.
  *
  * suites: check fast asan */
+#include <dirent.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/str.h"
 #include "check.h"
 #include "text/grammar/constraint.h"
@@ -449,6 +452,100 @@ static void formats_are_those_that_generators_write(void **state)
     CHECK("{\"format\":\"int32\",\"type\":\"integer\"}", "5", NULL, "\"a\"");
 }
 
+/* ---- JSON-Schema-Test-Suite ---- */
+
+struct suite {
+    unsigned n_schemas, n_refused; /* groups; those whose schema is refused */
+    unsigned n_valid, n_fit;       /* documents that are valid; those that fit */
+    unsigned n_wrong;              /* documents that fit and are not valid */
+};
+
+static void check_document(struct suite *s, struct constraint *c, const json_t *test, size_t flags)
+{
+    struct moeflux_err e;
+    char *text = json_dumps(json_object_get(test, "data"), JSON_ENCODE_ANY | flags);
+    bool is_valid = json_is_true(json_object_get(test, "valid"));
+    assert_non_null(text);
+    check_ok(constraint_reset(c, &e), &e);
+    bool fits = constraint_accept_bytes(c, text, strlen(text), NULL) == 0 && constraint_may_end(c);
+    s->n_valid += is_valid;
+    s->n_fit += fits && is_valid;
+    if (fits && !is_valid && ++s->n_wrong <= 10)
+        print_error("%s: %s fits\n", json_string_value(json_object_get(test, "description")), text);
+    free(text);
+}
+
+static void check_group(struct suite *s, const json_t *group, const struct token_trie *t)
+{
+    struct str text = {0};
+    struct grammar *g;
+    struct constraint *c;
+    struct moeflux_err e;
+    const json_t *test;
+    size_t i;
+    char *schema = json_dumps(json_object_get(group, "schema"), JSON_ENCODE_ANY);
+    s->n_schemas++;
+    if (json_schema_text_to_grammar(schema, strlen(schema), "s", &text, &e) < 0 ||
+        grammar_compile(&g, str_text(&text), text.len, "g", &e) < 0) {
+        s->n_refused++;
+    } else {
+        check_ok(constraint_new(&c, g, t, NULL, 0, &e), &e);
+        json_array_foreach(json_object_get(group, "tests"), i, test)
+        {
+            check_document(s, c, test, 0);
+            check_document(s, c, test, JSON_COMPACT);
+        }
+        constraint_free(c);
+    }
+    str_free(&text);
+    free(schema);
+}
+
+static void check_draft(struct suite *s, const char *suite, const char *draft)
+{
+    static char bytes[256];
+    struct moeflux_err e;
+    struct token_trie *t;
+    struct dirent *file;
+    char *folder = file_join(suite, draft, &e);
+    DIR *dir = opendir(folder);
+    if (!dir)
+        fail_msg("%s is not there", folder);
+    check_ok(token_trie_new(&t, &(struct token_source){1, byte_text, bytes}, &e), &e);
+    while ((file = readdir(dir))) {
+        char *path = file_join(folder, file->d_name, &e);
+        json_t *groups = strstr(path, ".json") ? json_load_file(path, JSON_ALLOW_NUL, NULL) : NULL;
+        for (size_t i = 0; i < json_array_size(groups); i++)
+            check_group(s, json_array_get(groups, i), t);
+        json_decref(groups);
+        free(path);
+    }
+    closedir(dir);
+    token_trie_free(t);
+    free(folder);
+}
+
+/* The suite is in the source of PyPI's jsonschema (json/tests). A schema may be refused and a valid
+ * document may not fit, but no invalid one may. */
+static void no_invalid_document_of_the_published_suite_fits(void **state)
+{
+    static const char *const drafts[] = {"draft6", "draft7", "draft2019-09", "draft2020-12"};
+    const char *suite = getenv("MOEFLUX_SCHEMA_SUITE");
+    (void)state;
+    if (!suite) {
+        print_message("SKIP CASE: MOEFLUX_SCHEMA_SUITE does not name the tests of JSON-Schema-Test-Suite\n");
+        return;
+    }
+    for (size_t i = 0; i < sizeof drafts / sizeof *drafts; i++) {
+        struct suite s = {0};
+        check_draft(&s, suite, drafts[i]);
+        print_message("%s: %u schemas, %u refused; %u of %u valid documents fit\n", drafts[i], s.n_schemas,
+                      s.n_refused, s.n_fit, s.n_valid);
+        assert_true(s.n_fit > 0);
+        assert_int_equal(s.n_wrong, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -467,6 +564,7 @@ int main(void)
         cmocka_unit_test(patterns_and_formats_keep_to_lengths),
         cmocka_unit_test(formats_are_those_that_generators_write),
         cmocka_unit_test(schemas_that_cannot_be_held_to_are_refused_with_their_path),
+        cmocka_unit_test(no_invalid_document_of_the_published_suite_fits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,6 +109,52 @@ static void calls_of_qwen3_coder_and_qwen35_are_found(void **state)
            "[put|{\"path\": \"\"}]");
 }
 
+/* Reads the text in two pieces, for each place between two bytes. */
+static void expect_cut(const char *template, const char *text, const char *expected)
+{
+    for (size_t cut = 0; cut <= strlen(text); cut++) {
+        struct moeflux_err e = {0};
+        struct heard h = {0};
+        struct tool_calls t;
+        json_t *tools = json_loads(TOOLS, 0, NULL);
+        tool_calls_init(&t, tool_form_find(template), tools, (struct tool_sink){hear, &h});
+        check_ok(tool_calls_push(&t, text, cut, &e), &e);
+        check_ok(tool_calls_push(&t, text + cut, strlen(text) - cut, &e), &e);
+        check_ok(tool_calls_end(&t, &e), &e);
+        if (strcmp(str_text(&h.all), expected) != 0)
+            fail_msg("cut at %zu: %s\nis %s\nexpected %s", cut, text, str_text(&h.all), expected);
+        tool_calls_free(&t);
+        json_decref(tools);
+        str_free(&h.all);
+    }
+}
+
+/* MiMo-V2-Flash writes Qwen3-Coder's form without line ends around values. */
+static void values_need_no_line_ends(void **state)
+{
+    static const char *const cases[][2] = {
+        {"<tool_call>\n<function=put>\n<parameter=path>a/b</parameter>\n<parameter=n>12</parameter>\n</"
+         "function>\n"
+         "</tool_call>",
+         "[put|{\"path\": \"a/b\", \"n\": 12}]"},
+        {"I look.<tool_call><function=put><parameter=deep>{\"a\": "
+         "[1]}</parameter><parameter=path>x\n\ny</parameter>"
+         "</function></tool_call><tool_call><function=now></function></tool_call>",
+         "I look.[put|{\"deep\": {\"a\": [1]}, \"path\": \"x\\n\\ny\"}][now|{}]"},
+        {"<tool_call>\n<function=put>\n<parameter=path></parameter>\n<parameter=on>true</parameter>\n</"
+         "function>\n"
+         "</tool_call>\n<tool_call>\n<function=put>\n<parameter=path>if a < b:\n  "
+         "c</p></parameter>\n</function>\n"
+         "</tool_call>",
+         "[put|{\"path\": \"\", \"on\": true}][put|{\"path\": \"if a < b:\\n  c</p>\"}]"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        expect(XML, cases[i][0], cases[i][1]);
+        expect_cut(XML, cases[i][0], cases[i][1]);
+    }
+}
+
 static void values_become_what_the_schema_says(void **state)
 {
     static const char *const cases[][3] = {
@@ -955,6 +1001,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(calls_of_hermes_and_qwen3_are_found),
         cmocka_unit_test(calls_of_qwen3_coder_and_qwen35_are_found),
+        cmocka_unit_test(values_need_no_line_ends),
         cmocka_unit_test(values_become_what_the_schema_says),
         cmocka_unit_test(calls_of_deepseek_are_found),
         cmocka_unit_test(calls_of_kimi_k2_are_found),

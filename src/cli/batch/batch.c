@@ -41,7 +41,7 @@ struct batch { /* zeroed at first */
     struct batch_defaults defaults;
     struct json_t *settings; /* settings.h */
     struct json_t *tools;    /* --tools; NULL: none */
-    struct str grammar;      /* default of all requests; empty: none */
+    char *grammar;           /* default of all requests; NULL: none */
     struct bar bar;
     struct batch_progress progress;
     struct generator generator;
@@ -418,7 +418,7 @@ static int start(struct batch *b, struct moeflux_err *e)
     if (rc)
         return rc;
     b->defaults.options.tools = b->tools;
-    b->defaults.options.grammar = b->grammar.len ? str_text(&b->grammar) : NULL;
+    b->defaults.options.grammar = b->grammar;
     rc = open_model(b, e);
     if (!rc && !b->generator.tokenizer)
         rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --batch needs", o->model);
@@ -516,7 +516,7 @@ static int finish(struct batch *b, struct moeflux_err *e)
     json_decref(b->settings);
     lines_close(&b->lines);
     generator_close(&b->generator);
-    str_free(&b->grammar);
+    free(b->grammar);
     return results_close(&b->results, e);
 }
 

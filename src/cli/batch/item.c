@@ -13,7 +13,6 @@
 #include "cli/report/answer_fields.h"
 #include "cli/report/stats.h"
 #include "generate/answer.h"
-#include "generate/answer_json.h"
 #include "generate/generator.h"
 
 /* ---- reading ---- */

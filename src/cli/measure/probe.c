@@ -3,11 +3,11 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "base/token_list.h"
 #include "cli/measure/check_finite.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "moeflux.h"
-#include "text/tokenizer/tokenizer.h"
 
 enum { LOGITS_TOKENS = 0, LOGITS_LOGITS = 1 };
 

@@ -4,10 +4,10 @@
 
 struct moeflux_err;
 struct options;
-struct str;
 
-/* Appends the grammar that the flags ask for, checked; nothing without such a flag. ERR_USAGE names the flag
- * or the file and what is wrong with it; ERR_MEMORY. */
-int answer_grammar_read(const struct options *o, struct str *out, struct moeflux_err *e);
+/* Makes the rules of the grammar that the flags ask for, checked; *out is NULL without such a flag and
+ * after a failure, else the caller frees it. ERR_USAGE names the flag or the file and what is wrong with
+ * it; ERR_MEMORY. */
+int answer_grammar_read(const struct options *o, char **out, struct moeflux_err *e);
 
 #endif

@@ -6,7 +6,7 @@
 #include "base/str.h"
 #include "cli/say.h"
 #include "generate/answer.h"
-#include "generate/answer_json.h"
+#include "text/utf8.h"
 
 enum { TEXT_COLUMNS = 16 };
 
@@ -15,7 +15,7 @@ static void add(struct str *to, const struct tokenizer *t, const struct logprob 
 {
     const char *bytes = "";
     size_t n = t ? tokenizer_bytes(t, l->id, &bytes) : 0;
-    json_t *text = t ? answer_json_text(n ? bytes : "", n) : json_integer(l->id);
+    json_t *text = t ? utf8_json(n ? bytes : "", n) : json_integer(l->id);
     char *quoted = json_dumps(text, JSON_ENCODE_ANY);
     str_addf(to, "%9.4f %-*s", (double)l->value, columns, quoted ? quoted : "");
     free(quoted);

@@ -132,7 +132,7 @@ static int generate(struct talk *t, bool evaluated, const char *continues, bool 
     request->raw = false;
     request->continues = continues;
     request->continues_thinking = in_thinking;
-    request->grammar = t->grammar.len ? str_text(&t->grammar) : NULL;
+    request->grammar = t->grammar;
     int rc = request_use_chat(request, &t->generator, "the answer", e);
     if (rc)
         return rc;
@@ -580,7 +580,7 @@ void talk_free(struct talk *t)
     free(t->name);
     answer_free(&t->answer);
     conversation_free(&t->conversation);
-    str_free(&t->grammar);
+    free(t->grammar);
     str_free(&t->attached);
     free(t->set_text);
     generator_close(&t->generator);

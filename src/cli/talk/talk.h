@@ -26,7 +26,7 @@ struct talk { /* zeroed at first */
     struct str attached; /* text of /read; the next question that is asked takes it */
     char *set_text;      /* a text of /set, which `own` borrows; NULL: none */
     struct bar bar;
-    struct str grammar; /* every answer must fit it; empty: none */
+    char *grammar; /* every answer must fit it; NULL: none */
     struct generator generator;
     struct conversation conversation;
     struct answer answer; /* the last one */

@@ -42,7 +42,7 @@ int chat_say(struct json_t *messages, const char *role, const char *text, size_t
 }
 
 /* Returns the template's variables. Later ones override earlier ones: the special tokens' texts, those of
- * tokenizer_set_template, the switches, the prompt's kwargs. */
+ * tokenizer_swap_templates, the switches, the prompt's kwargs. */
 static json_t *context_of(const struct chat *c, const struct chat_prompt *p)
 {
     const json_t *special = tokenizer_special_texts(c->tokenizer);
@@ -53,11 +53,14 @@ static json_t *context_of(const struct chat *c, const struct chat_prompt *p)
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i] && json_object_update(context, (json_t *)(uintptr_t)parts[i]) < 0)
             ok = false;
+    bool is_harmony = c->harmony.is_used;
     json_t *messages =
-        c->harmony.is_used ? harmony_messages(p->messages) : json_incref((json_t *)(uintptr_t)p->messages);
+        is_harmony ? harmony_messages(p->messages) : json_incref((json_t *)(uintptr_t)p->messages);
+    json_t *tools = !p->tools    ? json_null()
+                    : is_harmony ? harmony_tools(p->tools)
+                                 : json_incref((json_t *)(uintptr_t)p->tools);
     ok &= json_object_set_new(context, "messages", messages) == 0;
-    ok &= json_object_set_new(context, "tools",
-                              p->tools ? json_incref((json_t *)(uintptr_t)p->tools) : json_null()) == 0;
+    ok &= json_object_set_new(context, "tools", tools) == 0;
     ok &= json_object_set_new(context, "add_generation_prompt", json_boolean(p->opens_answer)) == 0;
     if (ok)
         return context;

@@ -33,6 +33,19 @@ struct json_t *harmony_messages(const struct json_t *messages)
     return out;
 }
 
+struct json_t *harmony_tools(const struct json_t *tools)
+{
+    json_t *out = json_deep_copy(tools), *tool;
+    size_t i;
+    json_array_foreach(out, i, tool)
+    {
+        json_t *function = json_object_get(tool, "function");
+        if (function && !json_is_string(json_object_get(function, "description")))
+            json_object_set_new(function, "description", json_string(""));
+    }
+    return out;
+}
+
 static void begin_header(struct chat_filter *f)
 {
     f->in_header = true;

@@ -38,6 +38,9 @@ bool harmony_find(struct harmony *h, const struct tokenizer *t, const char *chat
 /* Returns a copy of the messages as templates of this format expect them: with reasoning_content also as
  * `thinking`, and without content that is null. The caller releases it; NULL: no memory. */
 struct json_t *harmony_messages(const struct json_t *messages);
+/* Returns a copy of the tools, with an empty description where there is none: the published template
+ * refuses such tools, which clients send. The caller releases it; NULL: no memory. */
+struct json_t *harmony_tools(const struct json_t *tools);
 
 /* Starts an answer. prompt_end: the last bytes of its prompt. */
 void harmony_begin(struct chat_filter *f, const char *prompt_end);

@@ -32,26 +32,34 @@ static struct jinja_value call_range(struct jinja_run *r, struct jinja_args *arg
     return list;
 }
 
+void jinja_put_all(struct jinja_run *r, struct jinja_value dict, struct jinja_value from)
+{
+    bool is_dict = from.kind == JINJA_DICT;
+    const struct jinja_list *items = is_dict ? NULL : jinja_items(&r->s, from);
+    for (size_t i = 0; i < (is_dict ? from.dict->n : items->n); i++) {
+        struct jinja_value pair = is_dict ? jinja_none() : items->items[i];
+        if (!is_dict && (!jinja_is_sequence(pair) || pair.list->n != 2))
+            jinja_fail(&r->s, ERR_FORMAT, "a dict is made of pairs");
+        jinja_put(&r->s, dict, is_dict ? from.dict->entries[i].key : pair.list->items[0],
+                  is_dict ? from.dict->entries[i].value : pair.list->items[1]);
+    }
+}
+
+void jinja_put_named(struct jinja_run *r, struct jinja_value dict, struct jinja_args *args)
+{
+    for (size_t i = 0; i < args->n_named; i++) {
+        jinja_put(&r->s, dict, jinja_of_text(args->named[i].name), args->named[i].value);
+        args->named[i].taken = true;
+    }
+}
+
 /* Makes a dict or namespace from its arguments. */
 static struct jinja_value take_members(struct jinja_run *r, struct jinja_args *args, enum jinja_kind kind)
 {
     struct jinja_value made = jinja_new_dict(&r->s, kind);
-    for (; args->n_taken < args->n; args->n_taken++) {
-        struct jinja_value from = args->items[args->n_taken];
-        bool is_dict = from.kind == JINJA_DICT;
-        const struct jinja_list *items = is_dict ? NULL : jinja_items(&r->s, from);
-        for (size_t i = 0; i < (is_dict ? from.dict->n : items->n); i++) {
-            struct jinja_value pair = is_dict ? jinja_none() : items->items[i];
-            if (!is_dict && (!jinja_is_sequence(pair) || pair.list->n != 2))
-                jinja_fail(&r->s, ERR_FORMAT, "a dict is made of pairs");
-            jinja_put(&r->s, made, is_dict ? from.dict->entries[i].key : pair.list->items[0],
-                      is_dict ? from.dict->entries[i].value : pair.list->items[1]);
-        }
-    }
-    for (size_t i = 0; i < args->n_named; i++) {
-        jinja_put(&r->s, made, jinja_of_text(args->named[i].name), args->named[i].value);
-        args->named[i].taken = true;
-    }
+    while (args->n_taken < args->n)
+        jinja_put_all(r, made, args->items[args->n_taken++]);
+    jinja_put_named(r, made, args);
     return made;
 }
 

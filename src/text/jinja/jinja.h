@@ -2,11 +2,12 @@
  *
  * Implements the part of the Jinja language that published templates use. The meaning is that of Python's
  * jinja2 with transformers' settings: trim_blocks, lstrip_blocks, loop controls, tojson as json.dumps with
- * ensure_ascii=False, raise_exception, strftime_now, immutable values.
+ * ensure_ascii=False, raise_exception, strftime_now. Unlike there, the methods that change a list or a dict
+ * may be called.
  *
  * Supported: if, for (else, filter, unpacking), set, macro, call, filter, with, raw, generation, break and
- * continue; every operator; the filters, tests and methods of filters.c, tests.c and methods.c. Anything else
- * is an error that names it. Integers have 64 bits; an overflow is an error.
+ * continue; every operator; the filters, tests and methods of filters.c, tests.c, methods.c and containers.c.
+ * Anything else is an error that names it. Integers have 64 bits; an overflow is an error.
  *
  * Templates are untrusted: a rendering is bounded in steps, nesting, memory and output
  * (jinja_default_limits). Every error names the template, line and column. */

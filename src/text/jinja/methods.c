@@ -1,5 +1,4 @@
-/* Python's methods of strings, lists and dicts, except those that change a list or dict: values are
- * immutable. */
+/* Python's methods of strings. */
 #include <string.h>
 #include <utf8proc.h>
 
@@ -370,69 +369,6 @@ static struct jinja_value text_format(struct jinja_run *r, struct jinja_value se
     return jinja_of_text(jinja_built(&b));
 }
 
-/* --- lists and dicts --- */
-
-static struct jinja_value list_count(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
-{
-    struct jinja_value what = jinja_need(r, args, "value");
-    int64_t n = 0;
-    for (size_t i = 0; i < self.list->n; i++)
-        n += jinja_equal(&r->s, self.list->items[i], what);
-    return jinja_int(n);
-}
-
-static struct jinja_value list_index(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
-{
-    struct jinja_value what = jinja_need(r, args, "value");
-    for (size_t i = 0; i < self.list->n; i++)
-        if (jinja_equal(&r->s, self.list->items[i], what))
-            return jinja_int((int64_t)i);
-    jinja_fail(&r->s, ERR_FORMAT, "index: the value is not found");
-}
-
-static struct jinja_value dict_get(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
-{
-    struct jinja_value key = jinja_need(r, args, "key");
-    const struct jinja_value *fallback = jinja_take(args, "default");
-    const struct jinja_value *found = jinja_find(&r->s, self.dict, key);
-    return found ? *found : fallback ? *fallback : jinja_none();
-}
-
-static struct jinja_value dict_items(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
-{
-    (void)args;
-    struct jinja_value list = jinja_new_list(&r->s, JINJA_LIST);
-    for (size_t i = 0; i < self.dict->n; i++)
-        jinja_append(&r->s, list, jinja_pair(&r->s, self.dict->entries[i].key, self.dict->entries[i].value));
-    return list;
-}
-
-static struct jinja_value dict_keys(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
-{
-    (void)args;
-    struct jinja_value list = jinja_new_list(&r->s, JINJA_LIST);
-    for (size_t i = 0; i < self.dict->n; i++)
-        jinja_append(&r->s, list, self.dict->entries[i].key);
-    return list;
-}
-
-static struct jinja_value dict_values(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
-{
-    (void)args;
-    struct jinja_value list = jinja_new_list(&r->s, JINJA_LIST);
-    for (size_t i = 0; i < self.dict->n; i++)
-        jinja_append(&r->s, list, self.dict->entries[i].value);
-    return list;
-}
-
-/* Values are immutable, so a value is its own copy. */
-static struct jinja_value copy(struct jinja_run *r, struct jinja_value self, struct jinja_args *args)
-{
-    (void)r;
-    (void)args;
-    return self;
-}
-
 static const struct jinja_method text_methods[] = {
     {"capitalize", text_capitalize},
     {"count", text_count},
@@ -464,19 +400,9 @@ static const struct jinja_method text_methods[] = {
     {NULL, NULL},
 };
 
-static const struct jinja_method list_methods[] = {
-    {"copy", copy}, {"count", list_count}, {"index", list_index}, {NULL, NULL}};
-
-static const struct jinja_method dict_methods[] = {{"copy", copy},          {"get", dict_get},
-                                                   {"items", dict_items},   {"keys", dict_keys},
-                                                   {"values", dict_values}, {NULL, NULL}};
-
 const struct jinja_method *jinja_method_find(enum jinja_kind kind, struct jinja_text name)
 {
-    const struct jinja_method *m = kind == JINJA_TEXT                          ? text_methods
-                                   : kind == JINJA_DICT                        ? dict_methods
-                                   : kind == JINJA_LIST || kind == JINJA_TUPLE ? list_methods
-                                                                               : NULL;
+    const struct jinja_method *m = kind == JINJA_TEXT ? text_methods : jinja_container_methods(kind);
     for (; m && m->name; m++)
         if (jinja_text_is(name, m->name))
             return m;

@@ -81,6 +81,13 @@ struct jinja_bound {
 };
 /* Returns the method of this name; NULL: values of this kind have none. */
 const struct jinja_method *jinja_method_find(enum jinja_kind kind, struct jinja_text name);
+/* Returns the methods of lists, tuples or dicts; the last one has no name. NULL: values of this kind have
+ * none. */
+const struct jinja_method *jinja_container_methods(enum jinja_kind kind);
+
+/* Put the entries of a dict, or pairs, into a dict; and all named arguments, which are taken. */
+void jinja_put_all(struct jinja_run *r, struct jinja_value dict, struct jinja_value from);
+void jinja_put_named(struct jinja_run *r, struct jinja_value dict, struct jinja_args *args);
 
 /* --- expressions (eval.c) --- */
 struct jinja_value jinja_eval(struct jinja_run *r, const struct jinja_node *n);

@@ -15,25 +15,6 @@
 #include "text/tokenizer/tiktoken.h"
 #include "text/utf8.h"
 
-int token_list_add(struct token_list *l, int32_t id, struct moeflux_err *e)
-{
-    if (l->n == l->cap) {
-        void *ids = l->ids;
-        int rc = mem_grow(&ids, &l->cap, l->n + 1, sizeof *l->ids, e);
-        if (rc < 0)
-            return rc;
-        l->ids = ids;
-    }
-    l->ids[l->n++] = id;
-    return 0;
-}
-
-void token_list_free(struct token_list *l)
-{
-    free(l->ids);
-    *l = (struct token_list){0};
-}
-
 static int read_files(const char *path, struct tokenizer *t, struct moeflux_err *e)
 {
     if (gguf_is_file(path))
@@ -253,16 +234,21 @@ int tokenizer_next_added(const struct tokenizer *t, const char *text, size_t fro
     return added_next(&t->added, text, to, from, &limit, id, start, end, e);
 }
 
-void tokenizer_set_template(struct tokenizer *t, char *text, struct json_t *variables)
+void tokenizer_swap_templates(struct tokenizer *t, struct tokenizer_templates *with)
 {
-    json_decref(t->variables);
-    t->variables = variables;
-    if (!text)
-        return;
-    free(t->chat_template);
-    free(t->tool_template);
-    t->chat_template = text;
-    t->tool_template = NULL;
+    struct tokenizer_templates old = {t->chat_template, t->tool_template, t->variables};
+    t->chat_template = with->chat;
+    t->tool_template = with->tools;
+    t->variables = with->variables;
+    *with = old;
+}
+
+void tokenizer_free_templates(struct tokenizer_templates *of)
+{
+    free(of->chat);
+    free(of->tools);
+    json_decref(of->variables);
+    *of = (struct tokenizer_templates){0};
 }
 
 const struct json_t *tokenizer_variables(const struct tokenizer *t)

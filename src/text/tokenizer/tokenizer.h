@@ -14,17 +14,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/token_list.h"
+
 struct json_t;
 struct moeflux_err;
 struct moeflux_progress;
 struct tokenizer;
-
-struct token_list { /* grows; freed with token_list_free */
-    int32_t *ids;
-    size_t n, cap;
-};
-int token_list_add(struct token_list *l, int32_t id, struct moeflux_err *e);
-void token_list_free(struct token_list *l);
 
 /* Reads `path` (a tokenizer.json, or a vocabulary in tiktoken's format: *.model, *.tiktoken), and
  * tokenizer_config.json and chat_template.jinja from its directory; or a GGUF file, which has all of these.
@@ -40,9 +35,14 @@ enum token_specials { SPECIALS_AS_TEXT, SPECIALS_AS_TOKENS };
  * may stop the encoding. */
 void tokenizer_set_progress(struct tokenizer *t, const struct moeflux_progress *p);
 
-/* Replaces the model's chat templates by this one (NULL: they stay), and sets more variables of the template:
- * an object, or NULL. Takes both over; the text comes from malloc. */
-void tokenizer_set_template(struct tokenizer *t, char *text, struct json_t *variables);
+/* The chat templates of a model. */
+struct tokenizer_templates {
+    char *chat, *tools;       /* Jinja source, from malloc; NULL: none */
+    struct json_t *variables; /* object: more variables of the template; NULL: none */
+};
+/* Exchanges the tokenizer's templates and these ones. */
+void tokenizer_swap_templates(struct tokenizer *t, struct tokenizer_templates *with);
+void tokenizer_free_templates(struct tokenizer_templates *of);
 
 /* Appends the ids of `text` (`len` bytes) to `out`. Invalid UTF-8 is replaced by U+FFFD; *n_replaced (may be
  * NULL) is increased by the number of replacements. Takes O(n log n) time. ERR_UNSUPPORTED: a pattern of the
@@ -83,7 +83,7 @@ const char *tokenizer_tool_template(const struct tokenizer *t);
 /* Returns an object with the texts of bos_token, eos_token and others, by name. Borrowed. */
 const struct json_t *tokenizer_special_texts(const struct tokenizer *t);
 
-/* Returns the variables of tokenizer_set_template, or NULL. Borrowed. */
+/* Returns the variables of the templates, or NULL. Borrowed. */
 const struct json_t *tokenizer_variables(const struct tokenizer *t);
 
 /* Returns the most bytes of text that n tokens can stand for. */
