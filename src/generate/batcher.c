@@ -225,9 +225,11 @@ static void tell_group(struct batcher_slot *leader)
 {
     for (uint32_t i = 0; i < leader->n_group; i++) {
         struct batcher_slot *s = leader->group[i];
+        bool is_other = s != leader;
+        s->n_posts += is_other; /* its thread reads it once the slot is done */
         atomic_store(&s->is_done, true);
-        if (s != leader)
-            post(s);
+        if (is_other)
+            sem_post(&s->posts);
     }
     leader->n_group = leader->n_prompts = 0;
 }
