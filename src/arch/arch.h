@@ -35,8 +35,8 @@ struct arch_sequence {
     uint64_t recurrent, recurrent_out;
 };
 
-/* Which of the tokens of a batch belong to which sequence: the first n_single to a sequence each, then those of
- * prompt i, a part of a sequence's prompt, up to token ends[i] - 1. */
+/* Which of the tokens of a batch belong to which sequence: the first n_single to a sequence each, then those
+ * of prompt i, a part of a sequence's prompt, up to token ends[i] - 1. */
 struct arch_batch {
     uint32_t n_single, n_prompts;
     const uint32_t *ends; /* [n_prompts] */
@@ -63,7 +63,7 @@ struct arch_chunk {
     struct arch_sequence of; /* the tokens are at of.pos .. of.pos + n - 1 */
     /* the sequences of a batch, or [n] of a chain; then `of` is unused. NULL: one sequence */
     const struct arch_sequence *each;
-    struct arch_batch batch; /* with `each`, except for a chain */
+    struct arch_batch batch; /* zeroed without `each`, and for a chain */
     /* `each` has consecutive positions of one sequence: operations with a state run one after the other,
      * since a token reads what the ones before it write */
     bool is_chain;

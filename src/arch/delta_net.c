@@ -193,8 +193,8 @@ static void mix(const struct delta_net *d, const struct part_call *call, const s
     delta_run(&d->op, d->room->exec, &own);
 }
 
-/* Runs the sequences that have one token, concurrently, then parts of prompts, one after the other: they share
- * the scratch memory. Or the positions of a chain. */
+/* Runs the sequences that have one token, concurrently, then parts of prompts, one after the other: they
+ * share the scratch memory. Or the positions of a chain. */
 static void mix_each(const struct delta_net *d, const struct part_call *call, bool norm_in_out)
 {
     struct exec *x = d->room->exec;

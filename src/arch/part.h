@@ -95,11 +95,11 @@ struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_c
 /* Sequences whose operations may run concurrently (ATTENTION_CONCURRENT, DELTA_CONCURRENT): each has
  * scratch memory of its own. Those of a larger chunk go in groups of so many. */
 enum { PART_GROUP = 32 };
-/* Returns the size of the group of sequences that begins with `first`, 0: there are no more. *are_single: each
- * has one token, and they may run concurrently. */
+/* Returns the size of the group of sequences that begins with `first`, 0: there are no more. *are_single:
+ * each has one token, and they may run concurrently. */
 uint32_t part_group_from(const struct arch_chunk *c, uint32_t first, bool *are_single);
-/* Does the same, and fills parts [PART_GROUP] with their tokens. With a state kept inside the chunk those before
- * it and those after it are two parts. */
+/* Does the same, and fills parts [PART_GROUP] with their tokens. If a state is kept inside the chunk, the
+ * tokens before it and those after it are two parts. */
 uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
                                 uint32_t first, struct part_tokens *parts, bool *are_single);
 

@@ -21,7 +21,7 @@ struct progress_at {
 struct kv_block {
     struct exec_buffer buffer;
     uint32_t n_users;      /* sequences; a block of several is not written. The stage's turn protects it */
-    struct kv_block *next; /* in the stage's list of spare ones */
+    struct kv_block *next; /* the stage's spare blocks are a list */
 };
 
 /* Blocks of rows. The table has an address for every block of the context, that of blocks[i % n]. */

@@ -247,8 +247,8 @@ static void lead_all(struct batcher *b, struct batcher_slot *slot)
     pthread_mutex_unlock(&b->lock);
 }
 
-/* Waits until the slot, which gets into the list, is evaluated. The thread that completes a group evaluates it, so
- * nobody has to be woken for that. */
+/* Waits until the slot, which gets into the list, is evaluated. The thread that completes a group evaluates
+ * it, so nobody has to be woken for that. */
 static int eval(struct batcher_slot *slot, struct slots *list, struct moeflux_err *e)
 {
     struct batcher *b = slot->batcher;
@@ -307,7 +307,7 @@ static void expect(struct batcher_slot *slot, bool is_coming)
     slot->is_coming = is_coming;
 }
 
-/* joins: the slot's thread decodes from now on, or else it does no longer. is_coming: it evaluates a prompt. */
+/* joins: the slot's thread decodes from now on, or else no longer. is_coming: it evaluates a prompt. */
 static void join(struct batcher_slot *slot, bool joins, bool is_coming)
 {
     struct batcher *b = slot->batcher;
@@ -333,8 +333,8 @@ static int eval_end(struct batcher_slot *slot, struct generator *g, int32_t id, 
     return rc;
 }
 
-/* Evaluates a part of a prompt: with others, if it is short enough, then its end apart. What is done depends on
- * nothing but the part. */
+/* Evaluates a part of a prompt: with others, if it is short enough, then its end apart. What is done depends
+ * on nothing but the part. */
 static int eval_prompt(void *ctx, struct generator *g, const int32_t *ids, uint32_t n, bool is_end,
                        struct moeflux_err *e)
 {

@@ -1,4 +1,4 @@
-/* Threads whose prompts are evaluated together and whose answers are decoded together get what each gets alone.
+/* Threads whose prompts and answers are evaluated together: results are batch-invariant.
  *
  * suites: check asan tsan */
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* Parts of several prompts in one evaluation, and tokens of other sequences with them (batched_eval): the results
- * are those of each alone, and nearly those of an evaluation of the sequence.
+/* Parts of several prompts in one evaluation, and tokens of other sequences with them (batched_eval): results
+ * are batch-invariant, and nearly those of an evaluation of the sequence.
  *
  * suites: check vulkan cpu asan */
 #include <stdlib.h>
@@ -202,7 +202,7 @@ static void attention_and_a_recurrence(void **state)
     check_family("tests/models/qwen-odd/mlx");
 }
 
-/* On lavapipe compiling their kernels takes minutes. */
+/* Lavapipe takes minutes to compile their kernels. */
 #define FAMILY(name, dir)                                                                                    \
     static void name(void **state)                                                                           \
     {                                                                                                        \

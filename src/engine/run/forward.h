@@ -19,9 +19,9 @@ struct forward_call {
     const int32_t *ids; /* [n] */
     uint32_t n, n_chunks;
     uint32_t n_after; /* tokens that will probably follow in another call; their ids follow the n */
-    bool is_batched;  /* several sequences, one of each in `list`: n_chunks is 1 */
-    struct arch_batch
-        batch;     /* whose tokens they are; single tokens have logits, parts of prompts have none */
+    bool is_batched;  /* several sequences, each once in `list`: n_chunks is 1 */
+    /* whose tokens they are: single tokens have logits, parts of prompts have none */
+    struct arch_batch batch;
     bool is_chain; /* also batched: n tokens of one sequence, all entries of `list` (verify.h) */
     /* the recurrent state after so many tokens of the last chunk goes to the stages' `kept` (arch_chunk);
      * 0: it is not kept */
@@ -29,8 +29,8 @@ struct forward_call {
     bool is_last; /* outputs->logits are those of the last chunk */
     const struct moeflux_outputs *outputs;
     float *const *logits; /* [n_single], in batched decode */
-    /* [n_single], in batched decode: sampling on the device, if every token passes it without the host; NULL: the
-     * host gets the logits */
+    /* [n_single], in batched decode: sampling on the device, if every token passes it without the host;
+     * NULL: the host gets the logits */
     struct device_choice *choices;
 };
 

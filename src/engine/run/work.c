@@ -12,7 +12,7 @@
 enum { LOGIT_ROWS = 4 };
 _Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS, "rows of logits");
 
-/* Returns the number of tokens, the first ones, whose logits are wanted if those of all are that have some. */
+/* Returns how many tokens, the first ones, have logits: a batch's parts of prompts have none. */
 static uint32_t n_rows(const struct pass *p)
 {
     const struct arch_chunk *c = &p->chunk;

@@ -16,8 +16,8 @@
 
 #include "engine/run/pass.h"
 
-/* An evaluation: n tokens of one sequence, or a batch of several sequences, or a chain: n tokens of one sequence
- * that are computed as if they were of n. */
+/* An evaluation: n tokens of one sequence, or a batch of several sequences, or a chain: n tokens of one
+ * sequence that are computed as if they were of n. */
 struct work {
     struct moeflux_model *m;
     struct moeflux_session *const *list;
@@ -26,7 +26,7 @@ struct work {
     uint32_t n_all;          /* n, and the tokens of the chunks that follow at once */
     uint32_t n_after;        /* tokens that will follow the work's; their ids follow its own */
     uint32_t keep;           /* arch_chunk.keep */
-    struct arch_batch batch; /* with is_batched, except for a chain */
+    struct arch_batch batch; /* zeroed without is_batched, and for a chain */
     bool is_batched, is_watched;
     bool is_chain; /* and is_batched */
     /* one device holds all experts and samples: the token after it may be in flight (see above) */

@@ -82,7 +82,7 @@ static int new_block(struct kv_block **out, uint64_t bytes, struct stage *at, st
     if (!(b = mem_new(1, sizeof *b, e)))
         return ERR_MEMORY;
     int rc = exec_buffer_new(at->exec, &b->buffer, EXEC_DEVICE, bytes, e);
-    if (rc < 0 && at->spare) { /* of other sizes */
+    if (rc < 0 && at->spare) { /* spare blocks of other sizes */
         blocks_trim(at);
         rc = exec_buffer_new(at->exec, &b->buffer, EXEC_DEVICE, bytes, e);
     }
