@@ -48,9 +48,9 @@ struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_c
 
 uint32_t part_group_from(const struct arch_chunk *c, uint32_t first, bool *are_single)
 {
-    uint32_t n_single = arch_n_single(c);
+    uint32_t n_single = arch_n_single(c), end = first < n_single ? n_single : part_n_sequences(c);
     *are_single = first < n_single;
-    return (uint32_t)size_min((*are_single ? n_single : part_n_sequences(c)) - first, PART_GROUP);
+    return first < end ? (uint32_t)size_min(end - first, PART_GROUP) : 0;
 }
 
 uint32_t part_tokens_with_state(const struct part_room *r, const struct arch_chunk *c, uint32_t rope,
