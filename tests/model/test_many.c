@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "device.h"
+#include "engine/run/batched.h"
+#include "sample/sampler.h"
 #include "sequence.h"
 
 enum { MANY = 19, CONTEXT = 64, CHUNK = 32, ROUNDS = 3 };
@@ -216,6 +218,47 @@ static void each_sequence_is_sampled_by_its_own_rule(void **state)
     crowd_close(&c);
 }
 
+/* The device samples the even sequences, and the logits of the others are those of an evaluation without. */
+static void logits_come_beside_choices(void **state)
+{
+    struct crowd c;
+    struct moeflux_err e = {0};
+    struct batched_token tokens[MANY];
+    struct sampler *samplers[MANY];
+    const struct sampler_options greedy = {.temperature = 0, .top_p = 1, .repeat_penalty = 1};
+    int32_t next;
+    (void)state;
+    crowd_open(&c, "tests/models/qwen-odd/mlx", 0);
+    read_prompts(&c);
+    eval_some(&c, 0, MANY, 0);
+    float *want = malloc(sizeof(float) * MANY * c.vocab);
+    for (uint32_t i = 0; i < MANY; i++) {
+        memcpy(want + (size_t)i * c.vocab, c.logits[i], c.vocab * sizeof(float));
+        memset(c.logits[i], 0, c.vocab * sizeof(float));
+        samplers[i] = sampler_new(&greedy, c.vocab, NULL, &e);
+        assert_non_null(samplers[i]);
+        tokens[i] = (struct batched_token){.session = c.list[i],
+                                           .logits = c.logits[i],
+                                           .sampler = i % 2 ? NULL : samplers[i],
+                                           .id = token_of(&c, i, 0)};
+    }
+    read_prompts(&c);
+    check_ok(batched_eval(tokens, MANY, NULL, 0, NULL, NULL, &e), &e);
+    for (uint32_t i = 0; i < MANY; i++) {
+        const float *row = want + (size_t)i * c.vocab;
+        assert_true(!tokens[i].is_chosen || i % 2 == 0);
+        if (!tokens[i].is_chosen)
+            assert_memory_equal(c.logits[i], row, c.vocab * sizeof(float));
+        check_ok(batched_choose(&tokens[i], samplers[i], &next, &e), &e);
+        for (uint32_t k = 0; k < c.vocab; k++)
+            assert_true(row[k] <= row[next]);
+        sampler_free(samplers[i]);
+    }
+    assert_true(tokens[0].is_chosen == device_is_vulkan());
+    free(want);
+    crowd_close(&c);
+}
+
 static void more_than_the_model_was_opened_for_is_refused(void **state)
 {
     struct crowd c;
@@ -257,6 +300,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_and_a_recurrence),
         cmocka_unit_test(each_sequence_is_sampled_by_its_own_rule),
+        cmocka_unit_test(logits_come_beside_choices),
         cmocka_unit_test(sinks_and_windows),
         cmocka_unit_test(latents),
         cmocka_unit_test(more_than_the_model_was_opened_for_is_refused),

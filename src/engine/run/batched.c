@@ -61,18 +61,19 @@ static int check(const struct forward_call *c, struct moeflux_err *e)
     return rc;
 }
 
-/* Fills choices [n]. Returns them, or NULL if the host is to get the logits. */
+/* Fills choices [n]: those without a sampler leave the logits to the host. Returns them, or NULL if all do. */
 static struct device_choice *choices_of(const struct batched_token *tokens, uint32_t n,
                                         struct device_choice *choices)
 {
     const struct moeflux_model *m = tokens->session->model;
+    bool has_one = false;
     for (uint32_t i = 0; i < n; i++) {
         const struct batched_token *t = &tokens[i];
-        if (!t->sampler || !step_takes(m, t->sampler))
-            return NULL;
-        choices[i] = (struct device_choice){.sampler = t->sampler, .id = t->id};
+        bool takes = t->sampler && step_takes(m, t->sampler);
+        choices[i] = (struct device_choice){.sampler = takes ? t->sampler : NULL, .id = t->id};
+        has_one |= takes;
     }
-    return choices;
+    return has_one ? choices : NULL;
 }
 
 static int prepare(const struct forward_call *c, struct moeflux_err *e)

@@ -10,8 +10,8 @@ struct moeflux_model;
 struct moeflux_session;
 struct sampler;
 
-/* A token of one sequence. If every token of an evaluation has a sampler that the last device can follow,
- * and all experts are in memory, the device samples: is_chosen. */
+/* A token of one sequence. If it has a sampler that the last device can follow, and all experts are in
+ * memory, the device samples: is_chosen. */
 struct batched_token {
     struct moeflux_session *session;
     float *logits;                 /* [vocab_size]: receives the logits after it, unless is_chosen */

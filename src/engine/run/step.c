@@ -214,16 +214,22 @@ void step_record_each(struct moeflux_model *m, const struct device_choice *c, ui
     for (uint32_t first = 0; first < n; first += SAMPLE_CONCURRENT) {
         struct sampler_rule rules[SAMPLE_CONCURRENT];
         struct sample_call calls[SAMPLE_CONCURRENT];
-        uint32_t here = (uint32_t)size_min(n - first, SAMPLE_CONCURRENT);
-        for (uint32_t i = 0; i < here; i++)
-            calls[i] = call_of(m, &c[first + i], first + i, &rules[i]);
-        sample_run_concurrent(&m->step.sample, last_stage(m)->exec, calls, here);
+        uint32_t end = first + (uint32_t)size_min(n - first, SAMPLE_CONCURRENT), n_calls = 0;
+        for (uint32_t i = first; i < end; i++)
+            if (c[i].sampler) {
+                calls[n_calls] = call_of(m, &c[i], i, &rules[n_calls]);
+                n_calls++;
+            }
+        if (n_calls > 0)
+            sample_run_concurrent(&m->step.sample, last_stage(m)->exec, calls, n_calls);
     }
 }
 
 void step_end_each(const struct moeflux_model *m, struct device_choice *c, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
+        if (!c[i].sampler)
+            continue;
         memcpy(c[i].result, m->step.each.results.host + i * sizeof c->result, sizeof c->result);
         c[i].is_made = true;
     }

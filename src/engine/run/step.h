@@ -46,8 +46,8 @@ struct step_room { /* zeroed: the last device does not sample */
 
 /* The sampling of the token that comes after `id`, if `id` passes the last device without the host. */
 struct device_choice {
-    const struct sampler *sampler;
-    int32_t id;     /* the token evaluated */
+    const struct sampler *sampler; /* NULL, in batched decode: the host gets the logits */
+    int32_t id;                    /* the token evaluated */
     bool more;      /* the sampled token will probably be evaluated, and there is room for it */
     uint32_t ahead; /* picks of tokens before this one that the sampler has not made yet (verify.h) */
     bool is_made;
@@ -72,7 +72,8 @@ uint64_t step_id(const struct moeflux_model *m, uint32_t half);
 /* Reads the result of a half, whose batch is finished, into c. */
 void step_end(const struct moeflux_model *m, struct device_choice *c, uint32_t half);
 
-/* Records the sampling of n sequences from view.logits, and reads the results. */
+/* Records the sampling of n sequences from view.logits, and reads the results. Those without a sampler are
+ * left out. */
 void step_record_each(struct moeflux_model *m, const struct device_choice *c, uint32_t n);
 void step_end_each(const struct moeflux_model *m, struct device_choice *c, uint32_t n);
 

@@ -452,6 +452,17 @@ static int run_tokens(const struct pass *p, struct moeflux_err *e)
 
 /* ---- tokens, with every expert where the device can read it ---- */
 
+/* Records the copies of the logits that the host samples from although the device samples others. */
+static void copy_rows(const struct work *w, const struct pass *p)
+{
+    const struct stage *at = p->at;
+    uint64_t row = (uint64_t)w->m->dir.config.vocab_size * sizeof(float);
+    for (uint32_t i = 0; !at->view.logits.host && i < n_rows(p); i++)
+        if (!w->choice[i].sampler)
+            exec_copy(at->exec, &at->logits, p->half * at->view.logits.bytes + i * row, &at->view.logits,
+                      i * row, row);
+}
+
 /* Submits the tokens, unless they are in flight. *ticket: of the batch that ends with their logits, or with
  * the choice. If they were deferred, sampling is a submission of its own: it depends on the sampler's
  * state, which a deferred recording cannot know. */
@@ -468,6 +479,8 @@ static int submit_tokens(const struct work *w, const struct pass *p, uint64_t *t
         return rc;
     if (is_deferred)
         exec_begin(x);
+    if (p->chooses && w->is_batched)
+        copy_rows(w, p);
     if (p->chooses && w->is_batched)
         step_record_each(p->m, w->choice, n_rows(p));
     else if (p->chooses)
@@ -663,7 +676,8 @@ void work_end_rows(const struct work *w, const struct work_rows *rows, int rc)
     const float *from = logits_of(at, rows->half);
     float *const *to = w->is_batched ? w->logits : &w->outputs->logits;
     uint32_t vocab = m->dir.config.vocab_size;
-    for (uint32_t i = 0; rc == 0 && rows->is_wanted && i < rows->n; i++)
-        memcpy(to[i], from + (uint64_t)i * vocab, vocab * sizeof(float));
+    for (uint32_t i = 0; rc == 0 && i < rows->n; i++)
+        if (rows->is_wanted || (w->is_batched && !w->choice[i].sampler))
+            memcpy(to[i], from + (uint64_t)i * vocab, vocab * sizeof(float));
     end_logits(at, rows->half);
 }

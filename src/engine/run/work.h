@@ -45,7 +45,7 @@ struct work {
 /* Logits of a few tokens on the last stage, which work_end_rows copies to the caller. */
 struct work_rows {
     bool is_there;
-    bool is_wanted; /* false: the device samples from them */
+    bool is_wanted; /* false: the device samples from them, except those without a sampler */
     uint32_t n;
     uint32_t half; /* pass.half */
 };
