@@ -61,7 +61,7 @@ static int check(const struct forward_call *c, struct moeflux_err *e)
     return rc;
 }
 
-/* Fills choices [n]: those without a sampler leave the logits to the host. Returns them, or NULL if all do. */
+/* Fills choices [n]: those without a sampler leave their logits to the host. Returns NULL if all do. */
 static struct device_choice *choices_of(const struct batched_token *tokens, uint32_t n,
                                         struct device_choice *choices)
 {
