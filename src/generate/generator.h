@@ -19,8 +19,8 @@ struct generator;
 
 /* Replaces the evaluation of prompts and single tokens, for batches. prompt: appends a part of a prompt,
  * n >= 1 tokens, to the generator's sequence; is_end: its `logits` get those after the last one. token:
- * appends a token and puts the logits after it into `logits`. step: does the work of generator_step; it may call
- * generator_step_alone. */
+ * appends a token and puts the logits after it into `logits`. step: does the work of generator_step; it may
+ * call generator_step_alone. */
 struct generator_evaluator {
     int (*prompt)(void *ctx, struct generator *s, const int32_t *ids, uint32_t n, bool is_end,
                   struct moeflux_err *e);

@@ -1,5 +1,6 @@
 /* Batched decode: one token of each of several sequences in one pass, and parts of others' prompts, so that
  * weights and experts are read once for all. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -172,10 +173,19 @@ int moeflux_eval_batched(struct moeflux_session *const *list, const int32_t *ids
     return batched_eval(tokens, n, NULL, 0, NULL, NULL, e);
 }
 
+static struct moeflux_session *first_of(const struct batched_token *tokens, uint32_t n,
+                                        const struct batched_prompt *prompts)
+{
+    if (n > 0)
+        return tokens->session;
+    assert(prompts);
+    return prompts->session;
+}
+
 int batched_eval(struct batched_token *tokens, uint32_t n, const struct batched_prompt *prompts,
                  uint32_t n_prompts, void (*left)(void *ctx), void *ctx, struct moeflux_err *e)
 {
-    struct moeflux_session *first = n ? tokens->session : prompts->session;
+    struct moeflux_session *first = first_of(tokens, n, prompts);
     /* Experts are predicted for a single token. */
     bool goes_alone = n == 1 && n_prompts == 0 && moeflux_batched_is_exact(first->model);
     if (n + n_prompts > moeflux_max_batched(first->model))
