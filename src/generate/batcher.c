@@ -150,7 +150,8 @@ static void take_tokens(struct batcher *b, struct batcher_slot *leader)
 /* Takes the oldest parts of prompts that there is room for. */
 static void take_prompts(struct batcher *b, struct batcher_slot *leader)
 {
-    uint32_t room = leader->n_group ? RIDING_MOST : batched_chunk(b->model);
+    uint32_t chunk = batched_chunk(b->model), n = leader->n_group;
+    uint32_t room = n ? (uint32_t)size_min(RIDING_MOST, chunk > n ? chunk - n : 0) : chunk;
     leader->n_prompts = 0;
     while (b->prompts.first && leader->n_group < b->most && b->prompts.first->prompt.n <= room) {
         struct batcher_slot *s = take(&b->prompts);

@@ -160,6 +160,17 @@ static float distance(const struct prompts *p, const float *a, const float *b)
     return sequence_distance(&q, a, b);
 }
 
+/* One token more than a chunk has room for. */
+static void too_many_tokens_are_refused(struct prompts *p)
+{
+    struct moeflux_err e = {0};
+    int32_t ids[CHUNK] = {0};
+    const struct batched_prompt parts[] = {{p->list[0], ids, CHUNK}, {p->list[1], ids, 1}};
+    clear(p);
+    sequence_refused(batched_eval(NULL, 0, parts, 2, NULL, NULL, &e), &e, MOEFLUX_ERR_USAGE, "65 tokens");
+    assert_int_equal(moeflux_session_position(p->list[0]), 0);
+}
+
 static void check_logits(const struct prompts *p, const float *alone)
 {
     for (uint32_t i = 0; i < PROMPTS; i++)
@@ -192,6 +203,7 @@ static void check_family(const char *model)
     feed_beside_tokens(&p);
     check_logits(&p, alone);
     check_plain(&p, alone);
+    too_many_tokens_are_refused(&p);
     free(alone);
     prompts_close(&p);
 }

@@ -51,6 +51,8 @@ static int check(const struct forward_call *c, struct moeflux_err *e)
     const struct moeflux_model *m = list[0]->model;
     uint32_t n = arch_batch_sequences(&c->batch);
     int rc = 0;
+    if (c->n > m->max_chunk)
+        return err_set(e, ERR_USAGE, "a batch of %u tokens, expected 1 to %u", c->n, m->max_chunk);
     for (uint32_t i = 0; rc == 0 && i < n; i++) {
         const struct share y = share_of(c, i);
         for (uint32_t k = 0; k < i; k++)
