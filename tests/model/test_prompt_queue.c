@@ -126,9 +126,8 @@ static uint32_t ask_all(struct asker *list, struct moeflux_model *m, bool prompt
             ask(&list[i]);
     uint32_t n = n_waits;
     batcher_free(b);
-    tokenizer_free(g.tokenizer);
-    free(g.logits);
-    free(g.allowed);
+    g.model = NULL; /* the caller's */
+    generator_close(&g);
     return n;
 }
 
