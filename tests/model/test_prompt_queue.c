@@ -16,7 +16,7 @@
 #include "generate/generator.h"
 #include "sequence.h"
 
-enum { ASKERS = 12, TURNS = 2, LENGTH = 5, CHUNK = 256, CONTEXT = 768 };
+enum { ASKERS = 9, TURNS = 2, LENGTH = 4, CHUNK = 96, CONTEXT = 256 };
 
 struct asker {
     struct generator g;
@@ -84,7 +84,7 @@ static void *ask(void *ctx)
     const struct answer_options o = {.limit = LENGTH, .ignore_eos = true};
     for (uint32_t i = 0; a->rc == 0 && i < TURNS; i++) {
         int32_t ids[CONTEXT];
-        uint32_t n = a->idx == 5 ? CHUNK + 9 : 1 + a->idx * 7 + i * 5;
+        uint32_t n = a->idx == 5 ? CHUNK + 9 : 1 + a->idx * 5 + i * 5;
         sequence_ids(&q, a->idx + i, ids, n);
         batcher_expect(&a->slot, true);
         a->rc = generator_eval(&a->g, ids, n, NULL, &a->e);
