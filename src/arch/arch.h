@@ -47,10 +47,15 @@ static inline uint32_t arch_batch_sequences(const struct arch_batch *b)
     return b->n_single + b->n_prompts;
 }
 
-/* Returns the first token of prompt idx. */
+/* Return the first token of sequence idx, and the one after its last. */
+static inline uint32_t arch_batch_end(const struct arch_batch *b, uint32_t idx)
+{
+    return idx < b->n_single ? idx + 1 : b->ends[idx - b->n_single];
+}
+
 static inline uint32_t arch_batch_start(const struct arch_batch *b, uint32_t idx)
 {
-    return idx > 0 ? b->ends[idx - 1] : b->n_single;
+    return idx > 0 ? arch_batch_end(b, idx - 1) : 0;
 }
 
 /* The tokens being evaluated: n of one sequence, or a batch of several sequences; or a chain: n tokens of one

@@ -38,12 +38,10 @@ struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_c
     uint64_t table = c->rope + (uint64_t)c->n * rope_floats(r->config, rope) * sizeof(float);
     if (!c->each)
         return (struct part_tokens){.n = c->n, .rope = table, .of = c->of};
-    uint32_t from = idx, n = 1, n_single = c->is_chain ? c->n : c->batch.n_single;
-    if (idx >= n_single) {
-        from = arch_batch_start(&c->batch, idx - n_single);
-        n = c->batch.ends[idx - n_single] - from;
-    }
-    return (struct part_tokens){.from = from, .n = n, .rope = table + from * row, .of = c->each[idx]};
+    uint32_t from = c->is_chain ? idx : arch_batch_start(&c->batch, idx);
+    uint32_t end = c->is_chain ? idx + 1 : arch_batch_end(&c->batch, idx);
+    return (struct part_tokens){
+        .from = from, .n = end - from, .rope = table + from * row, .of = c->each[idx]};
 }
 
 uint32_t part_group_from(const struct arch_chunk *c, uint32_t first, bool *are_single)

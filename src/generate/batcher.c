@@ -334,19 +334,31 @@ static int eval_end(struct batcher_slot *slot, struct generator *g, int32_t id, 
     return rc;
 }
 
-/* Evaluates a part of a prompt: with others, if it is short enough, then its end apart. What is done depends
- * on nothing but the part. */
+/* Returns how many of a part's last tokens go with others: what is left after whole chunks, if it is short
+ * enough. A prompt whose first chunks were evaluated before has the same rest. */
+static uint32_t rest_of(const struct batcher *b, uint32_t n)
+{
+    uint32_t rest = n % batched_chunk(b->model);
+    return rest <= b->most_prompt ? rest : 0;
+}
+
+/* Evaluates a part of a prompt: whole chunks alone, a short rest with others, and its end apart. What is done
+ * depends on nothing but the part. */
 static int eval_prompt(void *ctx, struct generator *g, const int32_t *ids, uint32_t n, bool is_end,
                        struct moeflux_err *e)
 {
     struct batcher_slot *slot = ctx;
     struct batcher *b = slot->batcher;
-    const struct batched_prompt whole = {g->sequence, ids, n};
-    const struct moeflux_outputs outputs = {.logits = is_end ? g->logits : NULL};
-    if (n > b->most_prompt || !batched_takes_prompt(&whole))
+    const struct batched_prompt all = {g->sequence, ids, n};
+    struct moeflux_outputs outputs = {.logits = is_end ? g->logits : NULL};
+    uint32_t rest = batched_takes_prompt(&all) ? rest_of(b, n) : 0;
+    if (rest == 0)
         return moeflux_session_eval(g->sequence, ids, n, &outputs, e);
-    slot->prompt = (struct batched_prompt){g->sequence, ids, n - is_end};
-    int rc = slot->prompt.n > 0 ? eval(slot, &b->prompts, e) : 0;
+    outputs.logits = NULL;
+    int rc = n > rest ? moeflux_session_eval(g->sequence, ids, n - rest, &outputs, e) : 0;
+    slot->prompt = (struct batched_prompt){g->sequence, ids + n - rest, rest - is_end};
+    if (rc == 0 && slot->prompt.n > 0)
+        rc = eval(slot, &b->prompts, e);
     return rc || !is_end ? rc : eval_end(slot, g, ids[n - 1], e);
 }
 

@@ -160,10 +160,48 @@ static void prompts_and_answers_are_those_of_each_alone(void **state)
     moeflux_model_close(m);
 }
 
+/* Logits after a prompt of which whole chunks were evaluated before, as where another prompt begins alike. */
+static void reused_chunks_change_nothing(void **state)
+{
+    enum { REST = 9 };
+    struct backend counting;
+    struct moeflux_model *m = open_model(&counting);
+    struct generator g;
+    struct batcher *b;
+    struct asker a;
+    struct moeflux_err e = {0};
+    int32_t ids[2 * CHUNK + REST];
+    (void)state;
+    check_ok(generator_of_model(&g, m, &e), &e);
+    check_ok(batcher_new(&b, m, false, &e), &e);
+    begin(&a, &g, b, 0);
+    const struct sequence q = {.vocab = g.info.vocab_size};
+    float *whole = malloc(g.info.vocab_size * sizeof *whole);
+    for (uint32_t i = 0; i < 2 * REST; i++) {
+        uint32_t rest = 1 + i / 2, n_reused = (1 + i % 2) * CHUNK, n = 2 * CHUNK + rest;
+        sequence_ids(&q, 3, ids, n);
+        check_ok(moeflux_session_clear(a.g.sequence, &e), &e);
+        check_ok(generator_eval(&a.g, ids, n, NULL, &e), &e);
+        memcpy(whole, a.g.logits, g.info.vocab_size * sizeof *whole);
+        check_ok(moeflux_session_clear(a.g.sequence, &e), &e);
+        check_ok(generator_feed(&a.g, ids, n_reused, &e), &e);
+        check_ok(generator_eval(&a.g, ids + n_reused, n - n_reused, NULL, &e), &e);
+        assert_memory_equal(a.g.logits, whole, g.info.vocab_size * sizeof *whole);
+    }
+    free(whole);
+    end(&a);
+    batcher_free(b);
+    g.model = NULL; /* the caller's */
+    generator_close(&g);
+    m->stages[0].exec->backend = real_backend;
+    moeflux_model_close(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_and_answers_are_those_of_each_alone),
+        cmocka_unit_test(reused_chunks_change_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

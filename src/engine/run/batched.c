@@ -38,11 +38,8 @@ struct share {
 
 static struct share share_of(const struct forward_call *c, uint32_t i)
 {
-    const struct arch_batch *b = &c->batch;
-    if (i < b->n_single)
-        return (struct share){c->ids + i, 1};
-    uint32_t from = arch_batch_start(b, i - b->n_single);
-    return (struct share){c->ids + from, b->ends[i - b->n_single] - from};
+    uint32_t from = arch_batch_start(&c->batch, i);
+    return (struct share){c->ids + from, arch_batch_end(&c->batch, i) - from};
 }
 
 static int check(const struct forward_call *c, struct moeflux_err *e)
@@ -216,7 +213,7 @@ bool batched_takes_prompt(const struct batched_prompt *p)
     uint32_t end = s->pos + p->n, every = s->model->checkpoint_bytes ? s->checkpoint_every : 0;
     bool is_due =
         (s->checkpoint_at > s->pos && s->checkpoint_at <= end) || (every && s->pos / every != end / every);
-    return p->n > 0 && p->n <= s->model->max_chunk && !is_due;
+    return !is_due;
 }
 
 int batched_choose(const struct batched_token *t, struct sampler *sampler, int32_t *next,

@@ -30,7 +30,7 @@ struct batched_prompt {
 
 /* Returns whether parts of prompts can be in a batch: in matrix arithmetic, on one device. */
 bool batched_takes_prompts(const struct moeflux_model *m);
-/* Returns whether the part can be in one: not if a checkpoint is due inside it, or after it. */
+/* Returns whether no checkpoint is due inside the part, or after it: then it can be in a batch. */
 bool batched_takes_prompt(const struct batched_prompt *p);
 
 /* Evaluates a token of each of some sequences, and parts of other sequences' prompts: batched_chunk tokens at

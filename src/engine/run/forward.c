@@ -472,6 +472,12 @@ static int run(struct forward *l, uint32_t *chunks, struct moeflux_err *e)
     return rc;
 }
 
+/* Whether it evaluates prompts, and nobody's next token, which must not be stopped. */
+static bool has_prompts_alone(const struct forward_call *c)
+{
+    return c->is_batched ? !c->is_chain && c->batch.n_single == 0 : c->n > 1;
+}
+
 int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_err *e)
 {
     struct moeflux_session *s = c->list[0];
@@ -481,9 +487,7 @@ int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_e
                         .m = m,
                         .s = s,
                         .has_threads = c->n_chunks > 1,
-                        .is_watched =
-                            (c->n > 1 && (!c->is_batched || (c->batch.n_single == 0 && !c->is_chain))) ||
-                            m->step_ns > QUICK_NS,
+                        .is_watched = has_prompts_alone(c) || m->step_ns > QUICK_NS,
                         .is_only_one = c->n_chunks == 1 && (m->trace || m->prefer.margin > 0 || o->hidden),
                         .lock = PTHREAD_MUTEX_INITIALIZER,
                         .moved = PTHREAD_COND_INITIALIZER};

@@ -564,11 +564,9 @@ static int add_batch_rows(const struct work *w, struct stage *at, struct moeflux
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < arch_batch_sequences(b); i++) {
         const struct moeflux_session *s = w->list[i];
-        bool is_single = i < b->n_single;
-        uint32_t from = is_single ? i : arch_batch_start(b, i - b->n_single);
-        uint32_t end = is_single ? i + 1 : b->ends[i - b->n_single];
+        uint32_t from = arch_batch_start(b, i);
         const struct ngram_text text = {s->history, w->ids + from - w->ahead, s->pos};
-        rc = ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead, end - from, e);
+        rc = ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead, arch_batch_end(b, i) - from, e);
     }
     return rc;
 }
@@ -605,12 +603,13 @@ static void feed(const struct work *w, struct stage *at)
 static void fill_angles(const struct work *w, struct pass *p)
 {
     const struct arch_batch *b = &w->batch;
+    bool is_batch = w->is_batched && !w->is_chain;
     float *to = rope_cache_of_tokens(&p->at->rope, p->half, &p->chunk.rope);
-    for (uint32_t i = 0; i < n_rows(p); i++)
-        rope_cache_fill_token(w->m, to, w->n, i, w->list[i]->pos + w->ahead + (w->is_chain ? i : 0));
-    for (uint32_t i = 0; i < b->n_prompts; i++)
-        for (uint32_t from = arch_batch_start(b, i), t = from; t < b->ends[i]; t++)
-            rope_cache_fill_token(w->m, to, w->n, t, w->list[b->n_single + i]->pos + t - from);
+    for (uint32_t t = 0; !is_batch && t < w->n; t++)
+        rope_cache_fill_token(w->m, to, w->n, t, w->list[0]->pos + w->ahead + t);
+    for (uint32_t i = 0; is_batch && i < arch_batch_sequences(b); i++)
+        for (uint32_t from = arch_batch_start(b, i), t = from; t < arch_batch_end(b, i); t++)
+            rope_cache_fill_token(w->m, to, w->n, t, w->list[i]->pos + w->ahead + t - from);
 }
 
 /* Fills a stage's inputs: ids and positions. The device must not use them. */
