@@ -59,8 +59,8 @@ int batcher_new(struct batcher **out, struct moeflux_model *m, bool prompts_firs
 /* Frees a batcher, once no answer runs. NULL is legal. */
 void batcher_free(struct batcher *b);
 
-/* Returns the most tokens of a part of a prompt that is evaluated with others: more of them, up to a chunk, use
- * the whole device by themselves. 0: none is, on this model. */
+/* Returns the most tokens of a part of a prompt that is evaluated with others: more of them, up to a chunk,
+ * use the whole device by themselves. 0: none is, on this model. */
 uint32_t batcher_most_prompt(const struct batcher *b);
 
 /* Sends the generator's prompts, and its single tokens while an answer runs, through the batcher. The
