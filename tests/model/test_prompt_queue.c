@@ -160,7 +160,7 @@ static void prompts_and_answers_are_those_of_each_alone(void **state)
     moeflux_model_close(m);
 }
 
-/* Logits after a prompt of which whole chunks were evaluated before, because another one has a common prefix. */
+/* Logits after a prompt of which whole chunks were evaluated before, for another one with a common prefix. */
 static void reused_chunks_change_nothing(void **state)
 {
     enum { REST = 9 };
