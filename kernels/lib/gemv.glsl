@@ -51,9 +51,6 @@ const bool IS_WHOLE = STEPS > 0 || STREAM > 0; // a row is one tile
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint MAX_ROWS = 4, MAX_ACC = 16;
 
-#if defined(BLOCKS) && !defined(RUN_LANES)
-#define RUN_LANES SUBGROUP // lanes that take neighbouring pieces of a row
-#endif
 #include "lib/dequant.glsl"
 #include "lib/gemv_lanes.glsl"
 

@@ -43,10 +43,6 @@ struct gemv_plan {
 /* Returns the pieces of a row as kernels/lib/gemv_lanes.glsl and, if gemv_has_steps, gemv_extended.glsl cut
  * it; 0: their number differs between these formats. */
 uint32_t gemv_pieces(uint32_t cols, uint64_t formats);
-/* Returns the bytes of shared memory that a block format needs in kernels/lib/gemv_blocks.glsl besides the
- * vector: the runs of all lanes of a workgroup, each of run_lanes lanes, with `rows` rows of all matrices,
- * and the code book. 0: no block format. */
-uint64_t gemv_block_bytes(uint64_t formats, uint32_t lanes, uint32_t run_lanes, uint32_t rows);
 /* Returns whether the kernels for these formats can take all pieces of a row at once (STEPS). */
 bool gemv_has_steps(const struct exec_caps *c, uint64_t formats);
 
