@@ -89,12 +89,17 @@ VEC_INLINE struct block_codes unit_codes(const struct unit *u, uint32_t i, int t
         }
         first[k] = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)codes), sign);
         second[k] = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(codes + HALF_COLS)), sign);
+        unit_swap_lanes(&first[k], &second[k]);
     }
     return block_codes_of(first, second);
 #else
     struct block_codes c;
     (void)type;
-    memcpy(c.of, codes, sizeof c.of);
+    for (uint32_t k = 0; k < 2; k++, codes += CPU_BLOCK)
+        for (uint32_t l = 0; l < VEC_LANES; l++) {
+            memcpy(c.of[k][0] + (size_t)4 * l, codes + cpu_block_lane(l), 4);
+            memcpy(c.of[k][1] + (size_t)4 * l, codes + cpu_block_lane(l) + 8, 4);
+        }
     return c;
 #endif
 }
@@ -108,6 +113,7 @@ VEC_INLINE void unit_store(const struct unit *u, uint32_t block, int type, uint8
         const __m256i by = _mm256_set1_epi8((char)(128 - block_shift(type)));
         __m256i first, second;
         unit_block(u, block, type, &first, &second);
+        unit_swap_lanes(&first, &second);
         _mm256_storeu_si256((__m256i *)out, _mm256_add_epi8(first, by));
         _mm256_storeu_si256((__m256i *)(out + HALF_COLS), _mm256_add_epi8(second, by));
         return;

@@ -42,12 +42,42 @@ VEC_INLINE __m256i unit_bits(__m256i v, int from, int n, int to)
     return _mm256_and_si256(v, _mm256_set1_epi8((char)(((1 << n) - 1) << to)));
 }
 
-/* Unpacks 16 bytes at p and 16 at q: low halves are columns 0 to 15 of 32, high halves 16 to 31. */
+/* Turns columns 0 to 31 and 32 to 63 of a block into the first and second 4 columns of the lanes, and back. */
+VEC_INLINE void unit_swap_lanes(__m256i *first, __m256i *second)
+{
+    __m256i low = _mm256_unpacklo_epi64(*first, *second);
+    *second = _mm256_unpackhi_epi64(*first, *second);
+    *first = low;
+}
+
+/* Repeats 8 bytes. */
+VEC_INLINE __m256i unit_each_8(const void *p)
+{
+    long long v;
+    memcpy(&v, p, sizeof v);
+    return _mm256_set1_epi64x(v);
+}
+
+/* Repeats 4 bytes at p and 4 at q. */
+VEC_INLINE __m256i unit_each_4_of(const uint8_t *p, const uint8_t *q)
+{
+    return _mm256_blend_epi32(_mm256_set1_epi32((int)unit_word(p)), _mm256_set1_epi32((int)unit_word(q)), 0xaa);
+}
+
+/* Unpacks the halves of 8 bytes at p and 8 at q: low halves are columns 0 to 7 of 32 each, high halves 16 to 23. */
+VEC_INLINE __m256i unit_eight_nibbles(const uint8_t *p, const uint8_t *q)
+{
+    __m256i v = _mm256_blend_epi32(unit_each_8(p), unit_each_8(q), 0xcc);
+    v = _mm256_srlv_epi32(v, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
+    return _mm256_and_si256(v, _mm256_set1_epi8(15));
+}
+
+/* Unpacks 16 bytes at p and 16 at q, in the order of the lanes: low halves are columns 0 to 15 of 32, high halves
+ * 16 to 31. */
 VEC_INLINE void unit_nibbles(const uint8_t *p, const uint8_t *q, __m256i *first, __m256i *second)
 {
-    __m256i v = unit_two(p, q), low = unit_bits(v, 0, 4, 0), high = unit_bits(v, 4, 4, 0);
-    *first = _mm256_permute2x128_si256(low, high, 0x20);
-    *second = _mm256_permute2x128_si256(low, high, 0x31);
+    *first = unit_eight_nibbles(p, q);
+    *second = unit_eight_nibbles(p + 8, q + 8);
 }
 
 /* Unpacks blocks 2 b and 2 b + 1 of 32 columns each. bytes: of a block; at: where its codes begin. */
@@ -58,19 +88,26 @@ VEC_INLINE void unit_short(const uint8_t *p, uint32_t b, size_t bytes, size_t at
     unit_nibbles(p, p + bytes, first, second);
 }
 
-/* Returns 0xff in the bytes whose bit in a word is set, else 0. */
-VEC_INLINE __m256i unit_mask(uint32_t word)
+/* Returns 0xff in the bytes whose bit is set, else 0, for the lanes' first 4 columns (k = 0) or second ones (1).
+ * words: a block's 64 bits, repeated. */
+VEC_INLINE __m256i unit_mask(__m256i words, int k)
 {
-    const __m256i bytes = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const long long each = 0x0101010101010101;
+    const __m256i bytes = _mm256_setr_epi64x(each * k, each * (4 + k), each * (2 + k), each * (6 + k));
     const __m256i bits = _mm256_set1_epi64x((long long)0x8040201008040201);
-    __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)word), bytes);
-    return _mm256_cmpeq_epi8(_mm256_and_si256(v, bits), bits);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(words, bytes), bits), bits);
 }
 
-/* The same nibbles with a fifth bit, bit i of a word for column i. */
-VEC_INLINE __m256i unit_fifth(__m256i codes, const uint8_t *word)
+/* Unpacks blocks 2 b and 2 b + 1 whose fifth bits are 4 bytes before the halves, bit i for column i. */
+VEC_INLINE void unit_short_fives(const uint8_t *p, uint32_t b, size_t bytes, size_t at, __m256i *first,
+                                 __m256i *second)
 {
-    return _mm256_or_si256(codes, _mm256_and_si256(unit_mask(unit_word(word)), _mm256_set1_epi8(16)));
+    const __m256i fifth = _mm256_set1_epi8(16);
+    const uint8_t *words = p + 2 * bytes * b + at - 4;
+    __m256i w = unit_each_4_of(words, words + bytes);
+    unit_short(p, b, bytes, at, first, second);
+    *first = _mm256_or_si256(*first, _mm256_and_si256(unit_mask(w, 0), fifth));
+    *second = _mm256_or_si256(*second, _mm256_and_si256(unit_mask(w, 1), fifth));
 }
 
 /* Looks codes of 4 bits up in twice the values of E2M1, 16 added. */
@@ -141,94 +178,91 @@ VEC_INLINE void unit_find_signs(const uint8_t *p, int type, uint32_t out[UNIT_GR
     _mm256_storeu_si256((__m256i *)(void *)out, unit_even_signs(v));
 }
 
-/* Negates the bytes whose sign is set and adds `shift`. */
-VEC_INLINE __m256i unit_signed(__m256i sizes, uint32_t signs, int shift)
+/* Negates the bytes whose sign is set and adds `shift`. signs, k: as in unit_mask. */
+VEC_INLINE __m256i unit_signed(__m256i sizes, __m256i signs, int k, int shift)
 {
-    __m256i m = unit_mask(signs);
+    __m256i m = unit_mask(signs, k);
     sizes = _mm256_sub_epi8(_mm256_xor_si256(sizes, m), m);
     return shift ? _mm256_add_epi8(sizes, _mm256_set1_epi8((char)shift)) : sizes;
 }
 
-VEC_INLINE __m256i unit_four_entries(const uint64_t *book, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+VEC_INLINE __m256i unit_four_entries(const uint64_t *book, const uint32_t idx[4])
 {
-    return _mm256_setr_epi64x((long long)book[a], (long long)book[b], (long long)book[c], (long long)book[d]);
+    __m256i a = unit_each_8(book + idx[0]), b = unit_each_8(book + idx[1]);
+    __m256i c = unit_each_8(book + idx[2]), d = unit_each_8(book + idx[3]);
+    return _mm256_blend_epi32(_mm256_blend_epi32(a, b, 0x0c), _mm256_blend_epi32(c, d, 0xc0), 0xf0);
 }
 
-/* Looks 8 entries up; bit i of `high` is the ninth bit of index i. */
-VEC_INLINE __m256i unit_eight_entries(const uint32_t *book, const uint8_t *low, uint32_t high)
+/* Finds entries of 8 columns: [k] of those that have the lanes' first or second 4 columns. b: the block. */
+VEC_INLINE const uint64_t *unit_find_entries(const uint8_t *p, uint32_t b, int type, uint32_t idx[2][4])
 {
-    __m256i idx = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)low));
-    __m256i bits = _mm256_srlv_epi32(_mm256_set1_epi32((int)high), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    idx = _mm256_or_si256(idx, _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(1)), 8));
+    const size_t group = (size_t)2 * b;
+    for (size_t i = 0; i < 4; i++)
+        for (size_t k = 0; k < 2; k++) {
+            size_t g = group + i % 2, e = i / 2 * 2 + k; /* the group of 32 columns and its entry */
+            const uint8_t *q = p + 2 + 8 * g;
+            switch (type) {
+            case FORMAT_G_IQ2_XXS:
+                idx[k][i] = q[e];
+                break;
+            case FORMAT_G_IQ2_XS:
+                idx[k][i] = (q[2 * e] | (uint32_t)q[2 * e + 1] << 8) & 511;
+                break;
+            default: /* FORMAT_G_IQ2_S */
+                idx[k][i] = p[2 + 4 * g + e] | ((uint32_t)p[66 + g] >> (2 * e) & 3) << 8;
+                break;
+            }
+        }
+    return type == FORMAT_G_IQ2_XXS ? codebook_iq2_xxs : type == FORMAT_G_IQ2_XS ? codebook_iq2_xs : codebook_iq2_s;
+}
+
+/* Looks 8 entries of 4 columns up. low: 8 of the 16 bytes of two groups; high: the ninth bits of all 16. */
+VEC_INLINE __m256i unit_eight_entries(const uint32_t *book, __m128i low, uint32_t high, int k)
+{
+    __m256i idx = _mm256_cvtepu8_epi32(low);
+    if (high) {
+        __m256i shifts = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 8, 9, 4, 5, 12, 13), _mm256_set1_epi32(2 * k));
+        __m256i bits = _mm256_srlv_epi32(_mm256_set1_epi32((int)high), shifts);
+        idx = _mm256_or_si256(idx, _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(1)), 8));
+    }
     return _mm256_i32gather_epi32((const int *)(const void *)book, idx, 4);
 }
 
-/* Unpacks group g of 32 columns of a type with a code book, with its shift. */
-VEC_INLINE __m256i unit_book(const struct unit *u, uint32_t g, int type)
-{
-    const uint8_t *p = u->p, *q = p + 2 + (size_t)8 * g;
-    const int shift = block_shift(type);
-    uint32_t h;
-    uint64_t w;
-    switch (type) {
-    case FORMAT_G_IQ2_XXS:
-        return unit_signed(unit_four_entries(codebook_iq2_xxs, q[0], q[1], q[2], q[3]), u->signs[g], shift);
-    case FORMAT_G_IQ2_XS:
-        memcpy(&w, q, sizeof w);
-        return unit_signed(
-            unit_four_entries(codebook_iq2_xs, w & 511, w >> 16 & 511, w >> 32 & 511, w >> 48 & 511),
-            u->signs[g], shift);
-    case FORMAT_G_IQ2_S:
-        q = p + 2 + (size_t)4 * g;
-        h = p[66 + g];
-        return unit_signed(unit_four_entries(codebook_iq2_s, q[0] | (h << 8 & 768), q[1] | (h << 6 & 768),
-                                             q[2] | (h << 4 & 768), q[3] | (h << 2 & 768)),
-                           unit_word(q + 32), shift);
-    case FORMAT_G_IQ3_XXS:
-        return unit_signed(unit_eight_entries(codebook_iq3_xxs, q, 0), u->signs[g], shift);
-    default: /* FORMAT_G_IQ3_S */
-        return unit_signed(unit_eight_entries(codebook_iq3_s, q, p[66 + g]),
-                           unit_word(p + 74 + (size_t)4 * g), shift);
-    }
-}
-
-/* Unpacks the codes of block b of a unit, with their shift. */
-VEC_INLINE void unit_block(const struct unit *u, uint32_t b, int type, __m256i *first, __m256i *second)
+/* Unpacks block b of a type with a code book, in the order of the lanes, with its shift. */
+VEC_INLINE void unit_book(const struct unit *u, uint32_t b, int type, __m256i *first, __m256i *second)
 {
     const uint8_t *p = u->p;
+    const int shift = block_shift(type);
+    const bool is_s = type == FORMAT_G_IQ3_S;
+    __m256i signs;
+    if (type == FORMAT_G_IQ2_S || is_s)
+        signs = unit_each_8(p + (is_s ? 74 : 34) + (size_t)8 * b);
+    else
+        signs = unit_each_8(u->signs + (size_t)2 * b);
+    if (type == FORMAT_G_IQ3_XXS || is_s) {
+        const uint32_t *book = is_s ? codebook_iq3_s : codebook_iq3_xxs;
+        uint32_t high = is_s ? p[66 + 2 * b] | (uint32_t)p[67 + 2 * b] << 8 : 0;
+        __m128i order = _mm_setr_epi8(0, 1, 8, 9, 4, 5, 12, 13, 2, 3, 10, 11, 6, 7, 14, 15);
+        __m128i v = _mm_loadu_si128((const __m128i *)(p + 2 + (size_t)16 * b));
+        v = _mm_shuffle_epi8(v, order);
+        *first = unit_eight_entries(book, v, high, 0);
+        *second = unit_eight_entries(book, _mm_srli_si128(v, 8), high, 1);
+    } else {
+        uint32_t idx[2][4];
+        const uint64_t *book = unit_find_entries(p, b, type, idx);
+        *first = unit_four_entries(book, idx[0]);
+        *second = unit_four_entries(book, idx[1]);
+    }
+    *first = unit_signed(*first, signs, 0, shift);
+    *second = unit_signed(*second, signs, 1, shift);
+}
+
+/* Unpacks columns 0 to 31 and 32 to 63 of block b of a type whose blocks have 256 columns. */
+VEC_INLINE void unit_long(const uint8_t *p, uint32_t b, int type, __m256i *first, __m256i *second)
+{
     const int odd = (int)(b % 2), bit = 2 * (int)b;
-    const __m256i sign = _mm256_set1_epi8((char)block_shift(FORMAT_G_Q8_0));
     __m256i v;
     switch (type) {
-    case FORMAT_G_Q8_0:
-        *first = _mm256_xor_si256(unit_load(p + (size_t)68 * b + 2), sign);
-        *second = _mm256_xor_si256(unit_load(p + (size_t)68 * b + 36), sign);
-        break;
-    case FORMAT_G_Q4_0:
-    case FORMAT_G_IQ4_NL:
-        unit_short(p, b, 18, 2, first, second);
-        break;
-    case FORMAT_G_Q4_1:
-        unit_short(p, b, 20, 4, first, second);
-        break;
-    case FORMAT_G_Q5_0:
-        unit_short(p, b, 22, 6, first, second);
-        *first = unit_fifth(*first, p + (size_t)44 * b + 2);
-        *second = unit_fifth(*second, p + (size_t)44 * b + 24);
-        break;
-    case FORMAT_G_Q5_1:
-        unit_short(p, b, 24, 8, first, second);
-        *first = unit_fifth(*first, p + (size_t)48 * b + 4);
-        *second = unit_fifth(*second, p + (size_t)48 * b + 28);
-        break;
-    case FORMAT_G_MXFP4:
-        unit_short(p, b, 17, 1, first, second);
-        *first = unit_e2m1(*first);
-        *second = unit_e2m1(*second);
-        break;
-    case FORMAT_G_IQ4_XS:
-        unit_nibbles(p + 8 + (size_t)32 * b, p + 24 + (size_t)32 * b, first, second);
-        break;
     case FORMAT_G_Q4_K:
         v = unit_load(p + 16 + (size_t)32 * b);
         *first = unit_bits(v, 0, 4, 0);
@@ -255,17 +289,61 @@ VEC_INLINE void unit_block(const struct unit *u, uint32_t b, int type, __m256i *
         *first = _mm256_or_si256(*first, unit_bits(v, 4 * odd, 2, 0));
         *second = _mm256_or_si256(*second, unit_bits(v, 4 * odd + 2, 2, 0));
         break;
-    case FORMAT_G_Q6_K:
+    default: /* FORMAT_G_Q6_K */
         unit_q6_k(p, b, first, second);
         break;
-    default: /* a code book */
-        *first = unit_book(u, 2 * b, type);
-        *second = unit_book(u, 2 * b + 1, type);
-        break;
     }
-    if (type == FORMAT_G_IQ4_NL || type == FORMAT_G_IQ4_XS) {
+}
+
+/* Unpacks the codes of block b of a unit, in the order of the lanes, with their shift. */
+VEC_INLINE void unit_block(const struct unit *u, uint32_t b, int type, __m256i *first, __m256i *second)
+{
+    const uint8_t *p = u->p;
+    const __m256i sign = _mm256_set1_epi8((char)block_shift(FORMAT_G_Q8_0));
+    switch (type) {
+    case FORMAT_G_Q8_0:
+        *first = _mm256_xor_si256(unit_load(p + (size_t)68 * b + 2), sign);
+        *second = _mm256_xor_si256(unit_load(p + (size_t)68 * b + 36), sign);
+        unit_swap_lanes(first, second);
+        break;
+    case FORMAT_G_Q4_0:
+        unit_short(p, b, 18, 2, first, second);
+        break;
+    case FORMAT_G_Q4_1:
+        unit_short(p, b, 20, 4, first, second);
+        break;
+    case FORMAT_G_Q5_0:
+        unit_short_fives(p, b, 22, 6, first, second);
+        break;
+    case FORMAT_G_Q5_1:
+        unit_short_fives(p, b, 24, 8, first, second);
+        break;
+    case FORMAT_G_MXFP4:
+        unit_short(p, b, 17, 1, first, second);
+        *first = unit_e2m1(*first);
+        *second = unit_e2m1(*second);
+        break;
+    case FORMAT_G_IQ4_NL:
+        unit_short(p, b, 18, 2, first, second);
         *first = unit_iq4_values(*first);
         *second = unit_iq4_values(*second);
+        break;
+    case FORMAT_G_IQ4_XS:
+        unit_nibbles(p + 8 + (size_t)32 * b, p + 24 + (size_t)32 * b, first, second);
+        *first = unit_iq4_values(*first);
+        *second = unit_iq4_values(*second);
+        break;
+    case FORMAT_G_Q4_K:
+    case FORMAT_G_Q5_K:
+    case FORMAT_G_Q2_K:
+    case FORMAT_G_Q3_K:
+    case FORMAT_G_Q6_K:
+        unit_long(p, b, type, first, second);
+        unit_swap_lanes(first, second);
+        break;
+    default: /* a code book */
+        unit_book(u, b, type, first, second);
+        break;
     }
 }
 

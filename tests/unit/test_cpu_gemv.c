@@ -178,7 +178,7 @@ static float rule_eight(const float *x)
 /* The rule for block formats. */
 static float rule_of_blocks(const struct cpu_matrix *w, uint32_t row, const float *x)
 {
-    static const uint32_t first[8] = {0, 8, 32, 40, 16, 24, 48, 56};
+    static const uint32_t first[8] = {0, 4, 32, 36, 16, 20, 48, 52};
     const struct format *f = format_of(w->format);
     bool has_bias = format_block_has_bias(w->format);
     float acc[2][8] = {{0}}, third[8] = {0};
@@ -188,11 +188,15 @@ static float rule_of_blocks(const struct cpu_matrix *w, uint32_t row, const floa
             uint64_t block = ((uint64_t)row * w->cols + col) / f->group;
             struct format_block b;
             int codes[8];
+            float some[8];
             format_block_unpack(w->format, (const uint8_t *)w->weight + block * f->block_bytes, &b);
-            for (uint32_t i = 0; i < 8; i++)
-                codes[i] = (int)b.codes[at + i];
+            for (uint32_t i = 0; i < 8; i++) {
+                uint32_t k = i < 4 ? i : i + 4; /* 4 columns, and 4 that are 8 columns after them */
+                codes[i] = (int)b.codes[at + k];
+                some[i] = x[col + k];
+            }
             float step = rule_step(x + c), *to = &acc[c / 64 % 2][l];
-            *to = fmaf(rule_lane(x + col, step, codes), b.scales[at / 16] * step, *to);
+            *to = fmaf(rule_lane(some, step, codes), b.scales[at / 16] * step, *to);
             if (has_bias && l % 2 == 0) {
                 float sum = rule_eight(x + col) + rule_eight(x + col + 8);
                 third[lot % 8] = fmaf(b.biases[at / 16], sum, third[lot % 8]);
