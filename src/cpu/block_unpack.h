@@ -63,6 +63,18 @@ VEC_INLINE struct pair unit_in_order(const float *parts)
 #include "cpu/block_unpack_avx.h"
 #else
 #define UNIT_KNOWN(each)
+VEC_INLINE bool unit_has_groups(int type)
+{
+    (void)type;
+    return false;
+}
+
+VEC_INLINE struct vec unit_group_scales(const uint8_t *p, int type)
+{
+    (void)p;
+    (void)type;
+    return vec_zero(); /* no type has groups */
+}
 #endif
 
 /* Begins with a unit of a type that is a constant. */
@@ -104,13 +116,13 @@ VEC_INLINE struct block_codes unit_codes(const struct unit *u, uint32_t i, int t
 #endif
 }
 
-/* Stores the codes of a block, 128 added. */
-VEC_INLINE void unit_store(const struct unit *u, uint32_t block, int type, uint8_t out[CPU_BLOCK])
+/* Stores the codes of a block, `more` added. */
+VEC_INLINE void unit_store(const struct unit *u, uint32_t block, int type, int more, uint8_t out[CPU_BLOCK])
 {
     const int8_t *codes = u->some.codes + (size_t)block * CPU_BLOCK;
 #ifdef VEC_AVX
     if (type != BLOCK_ANY) {
-        const __m256i by = _mm256_set1_epi8((char)(128 - block_shift(type)));
+        const __m256i by = _mm256_set1_epi8((char)(more - block_shift(type)));
         __m256i first, second;
         unit_block(u, block, type, &first, &second);
         unit_swap_lanes(&first, &second);
@@ -121,7 +133,7 @@ VEC_INLINE void unit_store(const struct unit *u, uint32_t block, int type, uint8
 #endif
     (void)type;
     for (uint32_t i = 0; i < CPU_BLOCK; i++)
-        out[i] = (uint8_t)codes[i] ^ 0x80;
+        out[i] = (uint8_t)(codes[i] + more);
 }
 
 /* Returns the unit's scales. */
@@ -134,6 +146,20 @@ VEC_INLINE struct pair unit_scales(const struct unit *u, int type)
     (void)type;
     /* cppcheck-suppress uninitvar; a known type has returned, others are opened by unit_open */
     return unit_in_order(u->some.scales);
+}
+
+/* Returns the biases of a unit with one for each 32 columns, in the order of the columns. */
+VEC_INLINE struct vec unit_biases_32(const struct unit *u, int type)
+{
+#ifdef VEC_AVX
+    if (type != BLOCK_ANY)
+        return unit_group_biases(u->p, type);
+#endif
+    float out[UNIT_GROUPS];
+    (void)type;
+    for (uint32_t g = 0; g < UNIT_GROUPS; g++)
+        out[g] = u->some.biases[2 * g];
+    return vec_load(out);
 }
 
 /* Returns the unit's biases; the format has some. */

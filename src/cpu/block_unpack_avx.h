@@ -2,12 +2,11 @@
 #ifndef MOEFLUX_CPU_BLOCK_UNPACK_AVX_H
 #define MOEFLUX_CPU_BLOCK_UNPACK_AVX_H
 
-/* The types: each(name, has_bias). */
+/* The types: each(name, biases of a unit). */
 #define UNIT_KNOWN(each)                                                                                     \
-    each(Q4_0, false) each(Q4_1, true) each(Q5_0, false) each(Q5_1, true) each(Q8_0, false)                  \
-        each(MXFP4, false) each(IQ4_NL, false) each(Q2_K, true) each(Q3_K, false) each(Q4_K, true)           \
-            each(Q5_K, true) each(Q6_K, false) each(IQ4_XS, false) each(IQ2_XXS, false) each(IQ2_XS, false)  \
-                each(IQ2_S, false) each(IQ3_XXS, false) each(IQ3_S, false)
+    each(Q4_0, 0) each(Q4_1, 8) each(Q5_0, 0) each(Q5_1, 8) each(Q8_0, 0) each(MXFP4, 0) each(IQ4_NL, 0)     \
+        each(Q2_K, 16) each(Q3_K, 0) each(Q4_K, 8) each(Q5_K, 8) each(Q6_K, 0) each(IQ4_XS, 0)               \
+            each(IQ2_XXS, 0) each(IQ2_XS, 0) each(IQ2_S, 0) each(IQ3_XXS, 0) each(IQ3_S, 0)
 
 VEC_INLINE __m256i unit_load(const uint8_t *p)
 {
@@ -61,7 +60,8 @@ VEC_INLINE __m256i unit_each_8(const void *p)
 /* Repeats 4 bytes at p and 4 at q. */
 VEC_INLINE __m256i unit_each_4_of(const uint8_t *p, const uint8_t *q)
 {
-    return _mm256_blend_epi32(_mm256_set1_epi32((int)unit_word(p)), _mm256_set1_epi32((int)unit_word(q)), 0xaa);
+    return _mm256_blend_epi32(_mm256_set1_epi32((int)unit_word(p)), _mm256_set1_epi32((int)unit_word(q)),
+                              0xaa);
 }
 
 /* Unpacks the halves of 8 bytes at p and 8 at q: low halves are columns 0 to 7 of 32 each, high halves 16 to 23. */
@@ -158,14 +158,19 @@ VEC_INLINE __m256i unit_even_signs(__m256i seven)
     return _mm256_or_si256(seven, eighth);
 }
 
+/* Loads the odd ones of 16 words. */
+VEC_INLINE __m256i unit_odd_words(const uint8_t *p)
+{
+    __m256 a = _mm256_castsi256_ps(unit_load(p)), b = _mm256_castsi256_ps(unit_load(p + 32));
+    return _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8);
+}
+
 /* Finds the signs of all columns of a unit of a type that stores seven of eight: a word for 32 columns. */
 VEC_INLINE void unit_find_signs(const uint8_t *p, int type, uint32_t out[UNIT_GROUPS])
 {
     __m256i v;
-    if (type == FORMAT_G_IQ2_XXS) { /* the odd ones of 16 words */
-        __m256 a = _mm256_castsi256_ps(unit_load(p + 2)), b = _mm256_castsi256_ps(unit_load(p + 34));
-        v = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8);
-        v = unit_spread_signs(v);
+    if (type == FORMAT_G_IQ2_XXS) {
+        v = unit_spread_signs(unit_odd_words(p + 2));
     } else if (type == FORMAT_G_IQ2_XS) { /* the upper bits of 32 halves of words */
         v = _mm256_packus_epi16(_mm256_srli_epi16(unit_load(p + 2), 9),
                                 _mm256_srli_epi16(unit_load(p + 34), 9));
@@ -213,15 +218,18 @@ VEC_INLINE const uint64_t *unit_find_entries(const uint8_t *p, uint32_t b, int t
                 break;
             }
         }
-    return type == FORMAT_G_IQ2_XXS ? codebook_iq2_xxs : type == FORMAT_G_IQ2_XS ? codebook_iq2_xs : codebook_iq2_s;
+    return type == FORMAT_G_IQ2_XXS  ? codebook_iq2_xxs
+           : type == FORMAT_G_IQ2_XS ? codebook_iq2_xs
+                                     : codebook_iq2_s;
 }
 
 /* Looks 8 entries of 4 columns up. low: 8 of the 16 bytes of two groups; high: the ninth bits of all 16. */
 VEC_INLINE __m256i unit_eight_entries(const uint32_t *book, __m128i low, uint32_t high, int k)
 {
     __m256i idx = _mm256_cvtepu8_epi32(low);
-    if (high) {
-        __m256i shifts = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 8, 9, 4, 5, 12, 13), _mm256_set1_epi32(2 * k));
+    if (book == codebook_iq3_s) {
+        __m256i shifts =
+            _mm256_add_epi32(_mm256_setr_epi32(0, 1, 8, 9, 4, 5, 12, 13), _mm256_set1_epi32(2 * k));
         __m256i bits = _mm256_srlv_epi32(_mm256_set1_epi32((int)high), shifts);
         idx = _mm256_or_si256(idx, _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(1)), 8));
     }
@@ -347,14 +355,14 @@ VEC_INLINE void unit_block(const struct unit *u, uint32_t b, int type, __m256i *
     }
 }
 
-/* Returns 8 signed bytes, of groups of 32 columns, in the order of the lanes. */
-VEC_INLINE __m128i unit_of_groups(uint64_t bytes)
+/* Returns 8 signed bytes times a float. */
+VEC_INLINE __m256 unit_eight(uint64_t bytes, float by)
 {
-    const __m128i order = _mm_setr_epi8(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7);
-    return _mm_shuffle_epi8(_mm_cvtsi64_si128((long long)bytes), order);
+    __m256i v = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)bytes));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(v), _mm256_set1_ps(by));
 }
 
-/* The same for 16 bytes, of 16 columns each. */
+/* Puts 16 bytes, of 16 columns each, into the order of the lanes. */
 VEC_INLINE __m128i unit_of_parts(__m128i bytes)
 {
     const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
@@ -420,16 +428,16 @@ VEC_INLINE struct pair unit_floats(__m256 v)
 }
 
 /* Loads the float16 numbers of 8 blocks of 32 columns. */
-VEC_INLINE struct pair unit_halves(const uint8_t *p, size_t bytes)
+VEC_INLINE __m256 unit_halves(const uint8_t *p, size_t bytes)
 {
     uint16_t h[8];
     for (size_t i = 0; i < 8; i++)
         memcpy(&h[i], p + i * bytes, sizeof h[i]);
-    return unit_floats(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)h)));
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)h));
 }
 
 /* Loads the scales of 8 blocks of MXFP4: 2^(byte - 128). Those of bytes 0 and 1 are denormal floats. */
-VEC_INLINE struct pair unit_mxfp4_scales(const uint8_t *p)
+VEC_INLINE __m256 unit_mxfp4_scales(const uint8_t *p)
 {
     int32_t bytes[8];
     for (size_t i = 0; i < 8; i++)
@@ -438,16 +446,15 @@ VEC_INLINE struct pair unit_mxfp4_scales(const uint8_t *p)
     __m256i bits = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     __m256i least = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
     bits = _mm256_blendv_epi8(bits, least, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e));
-    return unit_floats(_mm256_castsi256_ps(bits));
+    return _mm256_castsi256_ps(bits);
 }
 
-/* Returns 2 s + 1 as bytes, s being the upper half of every byte `step` bytes apart. */
-VEC_INLINE uint64_t unit_odd_scales(const uint8_t *p, size_t step)
+/* Returns (2 s + 1) * by, s being the upper 4 bits of each word. */
+VEC_INLINE __m256 unit_odd_scales(__m256i words, float by)
 {
-    uint64_t out = 0;
-    for (size_t i = 0; i < 8; i++)
-        out |= (uint64_t)(p[step * i] >> 4) << (8 * i + 1);
-    return out | 0x0101010101010101;
+    __m256i s = _mm256_slli_epi32(_mm256_srli_epi32(words, 28), 1);
+    s = _mm256_or_si256(s, _mm256_set1_epi32(1));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(s), _mm256_set1_ps(by));
 }
 
 /* Returns 2 s + 1 for the 16 halves of 8 bytes, the lower one of each first. */
@@ -459,47 +466,58 @@ VEC_INLINE __m128i unit_odd_halves(const uint8_t *p)
     return _mm_or_si128(_mm_add_epi8(v, v), _mm_set1_epi8(1));
 }
 
-VEC_INLINE struct pair unit_book_scales(const uint8_t *p, int type)
+/* Returns whether a type has a scale, and if it has biases a bias, for each 32 columns. */
+VEC_INLINE bool unit_has_groups(int type)
 {
-    const float d = unit_half(p);
-    uint64_t w;
+    return type != FORMAT_G_Q2_K && type != FORMAT_G_Q3_K && type != FORMAT_G_Q6_K &&
+           type != FORMAT_G_IQ2_XS && type != FORMAT_G_IQ2_S && type != BLOCK_ANY;
+}
+
+/* Returns the scales of the groups of a unit, if the type has groups. */
+VEC_INLINE struct vec unit_group_scales(const uint8_t *p, int type)
+{
+    const uint64_t ones = 0x0101010101010101;
     switch (type) {
+    case FORMAT_G_Q8_0:
+        return (struct vec){unit_halves(p, 34)};
+    case FORMAT_G_Q4_0:
+    case FORMAT_G_IQ4_NL:
+        return (struct vec){unit_halves(p, 18)};
+    case FORMAT_G_Q4_1:
+        return (struct vec){unit_halves(p, 20)};
+    case FORMAT_G_Q5_0:
+        return (struct vec){unit_halves(p, 22)};
+    case FORMAT_G_Q5_1:
+        return (struct vec){unit_halves(p, 24)};
+    case FORMAT_G_MXFP4:
+        return (struct vec){unit_mxfp4_scales(p)};
+    case FORMAT_G_Q4_K:
+    case FORMAT_G_Q5_K:
+        return (struct vec){unit_eight(unit_six_bits(p + 4, false), unit_half(p))};
+    case FORMAT_G_IQ4_XS:
+        return (struct vec){unit_eight(unit_iq4_scales(p), unit_half(p))};
     case FORMAT_G_IQ2_XXS:
-        return unit_times(unit_of_groups(unit_odd_scales(p + 9, 8)), d / 8);
-    case FORMAT_G_IQ2_XS:
-        return unit_times(unit_of_parts(unit_odd_halves(p + 66)), d / 8);
-    case FORMAT_G_IQ2_S:
-        return unit_times(unit_of_parts(unit_odd_halves(p + 74)), d / 8);
+        return (struct vec){unit_odd_scales(unit_odd_words(p + 2), unit_half(p) / 8)};
     case FORMAT_G_IQ3_XXS:
-        return unit_times(unit_of_groups(unit_odd_scales(p + 69, 4)), d / 4);
+        return (struct vec){unit_odd_scales(unit_load(p + 66), unit_half(p) / 4)};
     default: /* FORMAT_G_IQ3_S: 8 halves of 4 bytes */
-        w = unit_spread_halves(unit_word(p + 106));
-        return unit_times(unit_of_groups(w << 1 | 0x0101010101010101), d);
+        return (struct vec){unit_eight(unit_spread_halves(unit_word(p + 106)) << 1 | ones, unit_half(p))};
     }
+}
+
+VEC_INLINE struct vec unit_group_biases(const uint8_t *p, int type)
+{
+    if (type == FORMAT_G_Q4_1)
+        return (struct vec){unit_halves(p + 2, 20)};
+    if (type == FORMAT_G_Q5_1)
+        return (struct vec){unit_halves(p + 2, 24)};
+    return (struct vec){unit_eight(unit_six_bits(p + 4, true), -unit_half(p + 2))};
 }
 
 VEC_INLINE struct pair unit_known_scales(const uint8_t *p, int type)
 {
     __m128i v;
     switch (type) {
-    case FORMAT_G_Q8_0:
-        return unit_halves(p, 34);
-    case FORMAT_G_Q4_0:
-    case FORMAT_G_IQ4_NL:
-        return unit_halves(p, 18);
-    case FORMAT_G_Q4_1:
-        return unit_halves(p, 20);
-    case FORMAT_G_Q5_0:
-        return unit_halves(p, 22);
-    case FORMAT_G_Q5_1:
-        return unit_halves(p, 24);
-    case FORMAT_G_MXFP4:
-        return unit_mxfp4_scales(p);
-    case FORMAT_G_Q4_K:
-    case FORMAT_G_Q5_K:
-        return unit_times(unit_of_groups(unit_six_bits(p + 4, false)), unit_half(p));
-    case FORMAT_G_IQ4_XS:
-        return unit_times(unit_of_groups(unit_iq4_scales(p)), unit_half(p));
     case FORMAT_G_Q2_K:
         v = _mm_and_si128(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8(15));
         return unit_times(unit_of_parts(v), unit_half(p + 80));
@@ -508,19 +526,19 @@ VEC_INLINE struct pair unit_known_scales(const uint8_t *p, int type)
     case FORMAT_G_Q6_K:
         v = _mm_loadu_si128((const __m128i *)(p + 192));
         return unit_times(unit_of_parts(v), unit_half(p + 208));
-    default: /* a code book */
-        return unit_book_scales(p, type);
+    case FORMAT_G_IQ2_XS:
+        return unit_times(unit_of_parts(unit_odd_halves(p + 66)), unit_half(p) / 8);
+    case FORMAT_G_IQ2_S:
+        return unit_times(unit_of_parts(unit_odd_halves(p + 74)), unit_half(p) / 8);
+    default:
+        return unit_floats(unit_group_scales(p, type).a);
     }
 }
 
 VEC_INLINE struct pair unit_known_biases(const uint8_t *p, int type)
 {
-    if (type == FORMAT_G_Q4_1)
-        return unit_halves(p + 2, 20);
-    if (type == FORMAT_G_Q5_1)
-        return unit_halves(p + 2, 24);
     if (type != FORMAT_G_Q2_K)
-        return unit_times(unit_of_groups(unit_six_bits(p + 4, true)), -unit_half(p + 2));
+        return unit_floats(unit_group_biases(p, type).a);
     __m128i v = _mm_srli_epi16(_mm_loadu_si128((const __m128i *)p), 4);
     return unit_times(unit_of_parts(_mm_and_si128(v, _mm_set1_epi8(15))), -unit_half(p + 82));
 }

@@ -23,8 +23,9 @@
  * Block formats: codes are signed, and lane l sums over 8 of 16 columns: 4 from cpu_block_lane(l) on and 4 from
  * cpu_block_lane(l) + 8 on. Lanes 0, 1, 4 and 5 have a block's first 32 columns. f and acc are as above, with
  * the scales of 16 columns. A third
- * accumulator begins at 0: lane l of it sums fma(bias, sum of the 16 columns' x, .) over the lots of 16
- * columns with number l mod 8 in the order of the lanes, 4 of a block. y = vec_sum((acc[0] + acc[1]) + the
+ * accumulator begins at 0: lane l of it sums fma(bias, sum of its 32 columns' x, .) over the groups of 32
+ * columns with number l mod 8. Q2_K has biases of 16 columns: lane l sums over the lots of 16 columns with
+ * number l mod 8 in the order of the lanes, 4 of a block. y = vec_sum((acc[0] + acc[1]) + the
  * third).
  * Plain matrices and 8-bit floats (MXFP8, FP8, FP8_32), w = value * scale: acc[c / 8 % 2][c % 8] =
  * fma(w, x, .) over the columns c in order; a row's end is filled with zeros.

@@ -181,6 +181,7 @@ static float rule_of_blocks(const struct cpu_matrix *w, uint32_t row, const floa
     static const uint32_t first[8] = {0, 4, 32, 36, 16, 20, 48, 52};
     const struct format *f = format_of(w->format);
     bool has_bias = format_block_has_bias(w->format);
+    uint32_t bias_cols = w->format == FORMAT_G_Q2_K ? 16 : 32;
     float acc[2][8] = {{0}}, third[8] = {0};
     for (uint32_t c = 0, lot = 0; c < w->cols; c += 64)
         for (uint32_t l = 0; l < 8; l++) {
@@ -197,8 +198,9 @@ static float rule_of_blocks(const struct cpu_matrix *w, uint32_t row, const floa
             }
             float step = rule_step(x + c), *to = &acc[c / 64 % 2][l];
             *to = fmaf(rule_lane(some, step, codes), b.scales[at / 16] * step, *to);
-            if (has_bias && l % 2 == 0) {
-                float sum = rule_eight(x + col) + rule_eight(x + col + 8);
+            if (has_bias && l % 2 == 0 && col % bias_cols == 0) {
+                float sum =
+                    bias_cols == 32 ? rule_group(x + col, 32) : rule_eight(x + col) + rule_eight(x + col + 8);
                 third[lot % 8] = fmaf(b.biases[at / 16], sum, third[lot % 8]);
                 lot++;
             }
