@@ -156,8 +156,8 @@ VEC_INLINE struct block_codes block_codes_of(const __m256i first[2], const __m25
     return (struct block_codes){{first[0], first[1]}, {second[0], second[1]}};
 }
 
-/* Returns the lanes' sums of products with a digit, times `by`. Codes have at most 6 bits: four products fit 16
- * bits. */
+/* Returns the lanes' sums of products with a digit, times `by`. Codes have at most 6 bits, and four products
+ * fit 16 bits. */
 VEC_INLINE __m256i block_eights(__m256i first, __m256i second, const int8_t *digits, int by)
 {
     __m256i a = _mm256_maddubs_epi16(first, _mm256_loadu_si256((const __m256i *)digits));

@@ -1,5 +1,5 @@
-/* gemv_blocks, widen_blocks (product.h) and panel_blocks (table.h): gemv, widen and the widened panels of gemm for
- * block formats, for one instruction set. */
+/* gemv_blocks, widen_blocks (product.h) and panel_blocks (table.h): gemv, widen and gemm's panels for block
+ * formats, for one instruction set. */
 #include "cpu/table.h"
 
 #include "base/format.h"
@@ -18,7 +18,7 @@ struct blocks {
     int type;
     uint32_t format; /* FORMAT_* */
     uint32_t cols, bytes;
-    uint32_t n_biases; /* of a unit: 0; 8, each of 32 columns; 16 */
+    uint32_t n_biases; /* 0; 8 in a unit, each of 32 columns; 16 */
 };
 
 /* Loads 8 floats and repeats each in two lanes. */
@@ -108,8 +108,8 @@ VEC_INLINE void add_unit(const struct unit *u, const struct blocks *f, size_t b,
     }
 }
 
-/* Opens a unit of n blocks at p. last: room for a copy of one that is not whole; blocks that are not there count
- * as zeros. */
+/* Opens a unit of n blocks at p. last: room for a copy of one that is not whole; blocks that are not there
+ * count as zeros. */
 VEC_INLINE void open_unit(struct unit *u, const struct blocks *f, const uint8_t *p, uint32_t n,
                           uint8_t last[UNIT_MOST_BYTES])
 {
@@ -123,8 +123,8 @@ VEC_INLINE void open_unit(struct unit *u, const struct blocks *f, const uint8_t 
         unit_begin(u, p, f->type);
 }
 
-/* Multiplies one row with n vectors; the codes are unpacked once. The scales of some units come first: products
- * would wait for theirs. */
+/* Multiplies one row with n vectors; the codes are unpacked once. The scales of some units come first:
+ * products would wait for theirs. */
 VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, const struct cpu_vector *x, int n,
                         const struct blocks *f, float *y)
 {

@@ -20,13 +20,13 @@
  * E2M1 codes (MXFP4, NVFP4, NVFP4_FACTOR) count as twice their value, whole numbers from -12 to 12, and their
  * scales as half of them. They have no biases, so acc[0] begins at 0.
  * The error is that of float32: largest / rms of the outputs about 2e-6.
- * Block formats: codes are signed, and lane l sums over 8 of 16 columns: 4 from cpu_block_lane(l) on and 4 from
- * cpu_block_lane(l) + 8 on. Lanes 0, 1, 4 and 5 have a block's first 32 columns. f and acc are as above, with
- * the scales of 16 columns. A third
- * accumulator begins at 0: lane l of it sums fma(bias, sum of its 32 columns' x, .) over the groups of 32
- * columns with number l mod 8. Q2_K has biases of 16 columns: lane l sums over the lots of 16 columns with
- * number l mod 8 in the order of the lanes, 4 of a block. y = vec_sum((acc[0] + acc[1]) + the
- * third).
+ * Block formats: codes are signed. Lane l sums over 8 of 16 columns, 4 from cpu_block_lane(l) on and 4 from
+ * cpu_block_lane(l) + 8 on: lanes 0, 1, 4 and 5 have a block's first 32 columns. f and acc are as above, with
+ * the scales of 16 columns. A third accumulator begins at 0. Lane l of it sums
+ *     fma(bias, sum of its 32 columns' x, .)     over the groups of 32 columns with number l mod 8.
+ * Q2_K has biases of 16 columns: its lane l sums over the lots of 16 columns with number l mod 8 in the order
+ * of the lanes, 4 of a block.
+ * y = vec_sum((acc[0] + acc[1]) + the third).
  * Plain matrices and 8-bit floats (MXFP8, FP8, FP8_32), w = value * scale: acc[c / 8 % 2][c % 8] =
  * fma(w, x, .) over the columns c in order; a row's end is filled with zeros.
  *
@@ -54,7 +54,7 @@ bool cpu_format_takes_fixed(uint32_t format);
 /* Returns whether gemv reads a vector's digits, not its floats. */
 bool cpu_format_takes_digits(uint32_t format);
 
-/* Returns the first of a block's columns that lane l of 8 has in block formats: 0, 4, 32, 36, 16, 20, 48, 52. */
+/* Returns lane l's first column of a block in block formats: 0, 4, 32, 36, 16, 20, 48, 52. */
 static inline uint32_t cpu_block_lane(uint32_t l)
 {
     return (l & 1) * 4 + (l >> 1 & 1) * 32 + (l >> 2) * 16;
