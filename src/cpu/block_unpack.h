@@ -63,6 +63,18 @@ VEC_INLINE struct pair unit_in_order(const float *parts)
 #include "cpu/block_unpack_avx.h"
 #else
 #define UNIT_KNOWN(each)
+VEC_INLINE bool unit_has_groups(int type)
+{
+    (void)type;
+    return false;
+}
+
+VEC_INLINE struct vec unit_group_scales(const uint8_t *p, int type)
+{
+    (void)p;
+    (void)type;
+    return vec_zero(); /* no type has groups */
+}
 #endif
 
 /* Begins with a unit of a type that is a constant. */
@@ -89,25 +101,31 @@ VEC_INLINE struct block_codes unit_codes(const struct unit *u, uint32_t i, int t
         }
         first[k] = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)codes), sign);
         second[k] = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(codes + HALF_COLS)), sign);
+        unit_swap_lanes(&first[k], &second[k]);
     }
     return block_codes_of(first, second);
 #else
     struct block_codes c;
     (void)type;
-    memcpy(c.of, codes, sizeof c.of);
+    for (uint32_t k = 0; k < 2; k++, codes += CPU_BLOCK)
+        for (uint32_t l = 0; l < VEC_LANES; l++) {
+            memcpy(c.of[k][0] + (size_t)4 * l, codes + cpu_block_lane(l), 4);
+            memcpy(c.of[k][1] + (size_t)4 * l, codes + cpu_block_lane(l) + 8, 4);
+        }
     return c;
 #endif
 }
 
-/* Stores the codes of a block, 128 added. */
-VEC_INLINE void unit_store(const struct unit *u, uint32_t block, int type, uint8_t out[CPU_BLOCK])
+/* Stores the codes of a block, `more` added. */
+VEC_INLINE void unit_store(const struct unit *u, uint32_t block, int type, int more, uint8_t out[CPU_BLOCK])
 {
     const int8_t *codes = u->some.codes + (size_t)block * CPU_BLOCK;
 #ifdef VEC_AVX
     if (type != BLOCK_ANY) {
-        const __m256i by = _mm256_set1_epi8((char)(128 - block_shift(type)));
+        const __m256i by = _mm256_set1_epi8((char)(more - block_shift(type)));
         __m256i first, second;
         unit_block(u, block, type, &first, &second);
+        unit_swap_lanes(&first, &second);
         _mm256_storeu_si256((__m256i *)out, _mm256_add_epi8(first, by));
         _mm256_storeu_si256((__m256i *)(out + HALF_COLS), _mm256_add_epi8(second, by));
         return;
@@ -115,7 +133,7 @@ VEC_INLINE void unit_store(const struct unit *u, uint32_t block, int type, uint8
 #endif
     (void)type;
     for (uint32_t i = 0; i < CPU_BLOCK; i++)
-        out[i] = (uint8_t)codes[i] ^ 0x80;
+        out[i] = (uint8_t)(codes[i] + more);
 }
 
 /* Returns the unit's scales. */
@@ -128,6 +146,20 @@ VEC_INLINE struct pair unit_scales(const struct unit *u, int type)
     (void)type;
     /* cppcheck-suppress uninitvar; a known type has returned, others are opened by unit_open */
     return unit_in_order(u->some.scales);
+}
+
+/* Returns the biases of a unit with one for each 32 columns, in the order of the columns. */
+VEC_INLINE struct vec unit_biases_32(const struct unit *u, int type)
+{
+#ifdef VEC_AVX
+    if (type != BLOCK_ANY)
+        return unit_group_biases(u->p, type);
+#endif
+    float out[UNIT_GROUPS];
+    (void)type;
+    for (uint32_t g = 0; g < UNIT_GROUPS; g++)
+        out[g] = u->some.biases[2 * g];
+    return vec_load(out);
 }
 
 /* Returns the unit's biases; the format has some. */

@@ -2,12 +2,11 @@
 #ifndef MOEFLUX_CPU_BLOCK_UNPACK_AVX_H
 #define MOEFLUX_CPU_BLOCK_UNPACK_AVX_H
 
-/* The types: each(name, has_bias). */
+/* The types: each(name, biases of a unit). */
 #define UNIT_KNOWN(each)                                                                                     \
-    each(Q4_0, false) each(Q4_1, true) each(Q5_0, false) each(Q5_1, true) each(Q8_0, false)                  \
-        each(MXFP4, false) each(IQ4_NL, false) each(Q2_K, true) each(Q3_K, false) each(Q4_K, true)           \
-            each(Q5_K, true) each(Q6_K, false) each(IQ4_XS, false) each(IQ2_XXS, false) each(IQ2_XS, false)  \
-                each(IQ2_S, false) each(IQ3_XXS, false) each(IQ3_S, false)
+    each(Q4_0, 0) each(Q4_1, 8) each(Q5_0, 0) each(Q5_1, 8) each(Q8_0, 0) each(MXFP4, 0) each(IQ4_NL, 0)     \
+        each(Q2_K, 16) each(Q3_K, 0) each(Q4_K, 8) each(Q5_K, 8) each(Q6_K, 0) each(IQ4_XS, 0)               \
+            each(IQ2_XXS, 0) each(IQ2_XS, 0) each(IQ2_S, 0) each(IQ3_XXS, 0) each(IQ3_S, 0)
 
 VEC_INLINE __m256i unit_load(const uint8_t *p)
 {
@@ -42,12 +41,43 @@ VEC_INLINE __m256i unit_bits(__m256i v, int from, int n, int to)
     return _mm256_and_si256(v, _mm256_set1_epi8((char)(((1 << n) - 1) << to)));
 }
 
-/* Unpacks 16 bytes at p and 16 at q: low halves are columns 0 to 15 of 32, high halves 16 to 31. */
+/* Turns columns 0 to 31 and 32 to 63 into the lanes' first and second 4 columns, and back. */
+VEC_INLINE void unit_swap_lanes(__m256i *first, __m256i *second)
+{
+    __m256i low = _mm256_unpacklo_epi64(*first, *second);
+    *second = _mm256_unpackhi_epi64(*first, *second);
+    *first = low;
+}
+
+/* Repeats 8 bytes. */
+VEC_INLINE __m256i unit_each_8(const void *p)
+{
+    long long v;
+    memcpy(&v, p, sizeof v);
+    return _mm256_set1_epi64x(v);
+}
+
+/* Repeats 4 bytes at p and 4 at q. */
+VEC_INLINE __m256i unit_each_4_of(const uint8_t *p, const uint8_t *q)
+{
+    return _mm256_blend_epi32(_mm256_set1_epi32((int)unit_word(p)), _mm256_set1_epi32((int)unit_word(q)),
+                              0xaa);
+}
+
+/* Unpacks 8 bytes at p and 8 at q: low halves are columns 0 to 7 of 32, high halves 16 to 23. */
+VEC_INLINE __m256i unit_eight_nibbles(const uint8_t *p, const uint8_t *q)
+{
+    __m256i v = _mm256_blend_epi32(unit_each_8(p), unit_each_8(q), 0xcc);
+    v = _mm256_srlv_epi32(v, _mm256_setr_epi32(0, 0, 0, 0, 4, 4, 4, 4));
+    return _mm256_and_si256(v, _mm256_set1_epi8(15));
+}
+
+/* Unpacks 16 bytes at p and 16 at q, in the order of the lanes: low halves are columns 0 to 15 of 32, high
+ * halves 16 to 31. */
 VEC_INLINE void unit_nibbles(const uint8_t *p, const uint8_t *q, __m256i *first, __m256i *second)
 {
-    __m256i v = unit_two(p, q), low = unit_bits(v, 0, 4, 0), high = unit_bits(v, 4, 4, 0);
-    *first = _mm256_permute2x128_si256(low, high, 0x20);
-    *second = _mm256_permute2x128_si256(low, high, 0x31);
+    *first = unit_eight_nibbles(p, q);
+    *second = unit_eight_nibbles(p + 8, q + 8);
 }
 
 /* Unpacks blocks 2 b and 2 b + 1 of 32 columns each. bytes: of a block; at: where its codes begin. */
@@ -58,19 +88,26 @@ VEC_INLINE void unit_short(const uint8_t *p, uint32_t b, size_t bytes, size_t at
     unit_nibbles(p, p + bytes, first, second);
 }
 
-/* Returns 0xff in the bytes whose bit in a word is set, else 0. */
-VEC_INLINE __m256i unit_mask(uint32_t word)
+/* Returns 0xff in the bytes whose bit is set, else 0, for the lanes' first 4 columns (k = 0) or second (1).
+ * words: a block's 64 bits, repeated. */
+VEC_INLINE __m256i unit_mask(__m256i words, int k)
 {
-    const __m256i bytes = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const long long each = 0x0101010101010101;
+    const __m256i bytes = _mm256_setr_epi64x(each * k, each * (4 + k), each * (2 + k), each * (6 + k));
     const __m256i bits = _mm256_set1_epi64x((long long)0x8040201008040201);
-    __m256i v = _mm256_shuffle_epi8(_mm256_set1_epi32((int)word), bytes);
-    return _mm256_cmpeq_epi8(_mm256_and_si256(v, bits), bits);
+    return _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(words, bytes), bits), bits);
 }
 
-/* The same nibbles with a fifth bit, bit i of a word for column i. */
-VEC_INLINE __m256i unit_fifth(__m256i codes, const uint8_t *word)
+/* Unpacks blocks 2 b and 2 b + 1 whose fifth bits are 4 bytes before the halves, bit i for column i. */
+VEC_INLINE void unit_short_fives(const uint8_t *p, uint32_t b, size_t bytes, size_t at, __m256i *first,
+                                 __m256i *second)
 {
-    return _mm256_or_si256(codes, _mm256_and_si256(unit_mask(unit_word(word)), _mm256_set1_epi8(16)));
+    const __m256i fifth = _mm256_set1_epi8(16);
+    const uint8_t *words = p + 2 * bytes * b + at - 4;
+    __m256i w = unit_each_4_of(words, words + bytes);
+    unit_short(p, b, bytes, at, first, second);
+    *first = _mm256_or_si256(*first, _mm256_and_si256(unit_mask(w, 0), fifth));
+    *second = _mm256_or_si256(*second, _mm256_and_si256(unit_mask(w, 1), fifth));
 }
 
 /* Looks codes of 4 bits up in twice the values of E2M1, 16 added. */
@@ -121,14 +158,19 @@ VEC_INLINE __m256i unit_even_signs(__m256i seven)
     return _mm256_or_si256(seven, eighth);
 }
 
+/* Loads the odd ones of 16 words. */
+VEC_INLINE __m256i unit_odd_words(const uint8_t *p)
+{
+    __m256 a = _mm256_castsi256_ps(unit_load(p)), b = _mm256_castsi256_ps(unit_load(p + 32));
+    return _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8);
+}
+
 /* Finds the signs of all columns of a unit of a type that stores seven of eight: a word for 32 columns. */
 VEC_INLINE void unit_find_signs(const uint8_t *p, int type, uint32_t out[UNIT_GROUPS])
 {
     __m256i v;
-    if (type == FORMAT_G_IQ2_XXS) { /* the odd ones of 16 words */
-        __m256 a = _mm256_castsi256_ps(unit_load(p + 2)), b = _mm256_castsi256_ps(unit_load(p + 34));
-        v = _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8);
-        v = unit_spread_signs(v);
+    if (type == FORMAT_G_IQ2_XXS) {
+        v = unit_spread_signs(unit_odd_words(p + 2));
     } else if (type == FORMAT_G_IQ2_XS) { /* the upper bits of 32 halves of words */
         v = _mm256_packus_epi16(_mm256_srli_epi16(unit_load(p + 2), 9),
                                 _mm256_srli_epi16(unit_load(p + 34), 9));
@@ -141,94 +183,120 @@ VEC_INLINE void unit_find_signs(const uint8_t *p, int type, uint32_t out[UNIT_GR
     _mm256_storeu_si256((__m256i *)(void *)out, unit_even_signs(v));
 }
 
-/* Negates the bytes whose sign is set and adds `shift`. */
-VEC_INLINE __m256i unit_signed(__m256i sizes, uint32_t signs, int shift)
+/* Negates the bytes whose sign is set and adds `shift`. signs, k: as in unit_mask. */
+VEC_INLINE __m256i unit_signed(__m256i sizes, __m256i signs, int k, int shift)
 {
-    __m256i m = unit_mask(signs);
+    __m256i m = unit_mask(signs, k);
     sizes = _mm256_sub_epi8(_mm256_xor_si256(sizes, m), m);
     return shift ? _mm256_add_epi8(sizes, _mm256_set1_epi8((char)shift)) : sizes;
 }
 
-VEC_INLINE __m256i unit_four_entries(const uint64_t *book, uint32_t a, uint32_t b, uint32_t c, uint32_t d)
+VEC_INLINE __m256i unit_four_entries(const uint64_t *book, const uint32_t idx[4])
 {
-    return _mm256_setr_epi64x((long long)book[a], (long long)book[b], (long long)book[c], (long long)book[d]);
+    __m256i a = unit_each_8(book + idx[0]), b = unit_each_8(book + idx[1]);
+    __m256i c = unit_each_8(book + idx[2]), d = unit_each_8(book + idx[3]);
+    return _mm256_blend_epi32(_mm256_blend_epi32(a, b, 0x0c), _mm256_blend_epi32(c, d, 0xc0), 0xf0);
 }
 
-/* Looks 8 entries up; bit i of `high` is the ninth bit of index i. */
-VEC_INLINE __m256i unit_eight_entries(const uint32_t *book, const uint8_t *low, uint32_t high)
+/* Finds entries of 8 columns: [k] of those that have the lanes' first or second 4 columns. b: the block. */
+VEC_INLINE const uint64_t *unit_find_entries(const uint8_t *p, uint32_t b, int type, uint32_t idx[2][4])
 {
-    __m256i idx = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)low));
-    __m256i bits = _mm256_srlv_epi32(_mm256_set1_epi32((int)high), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
-    idx = _mm256_or_si256(idx, _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(1)), 8));
-    return _mm256_i32gather_epi32((const int *)(const void *)book, idx, 4);
+    const size_t group = (size_t)2 * b;
+    for (size_t i = 0; i < 4; i++)
+        for (size_t k = 0; k < 2; k++) {
+            size_t g = group + i % 2, e = i / 2 * 2 + k; /* the group of 32 columns and its entry */
+            const uint8_t *q = p + 2 + 8 * g;
+            switch (type) {
+            case FORMAT_G_IQ2_XXS:
+                idx[k][i] = q[e];
+                break;
+            case FORMAT_G_IQ2_XS:
+                idx[k][i] = (q[2 * e] | (uint32_t)q[2 * e + 1] << 8) & 511;
+                break;
+            default: /* FORMAT_G_IQ2_S */
+                idx[k][i] = p[2 + 4 * g + e] | ((uint32_t)p[66 + g] >> (2 * e) & 3) << 8;
+                break;
+            }
+        }
+    return type == FORMAT_G_IQ2_XXS  ? codebook_iq2_xxs
+           : type == FORMAT_G_IQ2_XS ? codebook_iq2_xs
+                                     : codebook_iq2_s;
 }
 
-/* Unpacks group g of 32 columns of a type with a code book, with its shift. */
-VEC_INLINE __m256i unit_book(const struct unit *u, uint32_t g, int type)
+/* Looks 8 entries of 4 columns up. Loads into all lanes and blends take fewer operations than a gather. */
+VEC_INLINE __m256i unit_eight_entries(const uint32_t *book, const uint32_t idx[8])
 {
-    const uint8_t *p = u->p, *q = p + 2 + (size_t)8 * g;
-    const int shift = block_shift(type);
-    uint32_t h;
-    uint64_t w;
-    switch (type) {
-    case FORMAT_G_IQ2_XXS:
-        return unit_signed(unit_four_entries(codebook_iq2_xxs, q[0], q[1], q[2], q[3]), u->signs[g], shift);
-    case FORMAT_G_IQ2_XS:
-        memcpy(&w, q, sizeof w);
-        return unit_signed(
-            unit_four_entries(codebook_iq2_xs, w & 511, w >> 16 & 511, w >> 32 & 511, w >> 48 & 511),
-            u->signs[g], shift);
-    case FORMAT_G_IQ2_S:
-        q = p + 2 + (size_t)4 * g;
-        h = p[66 + g];
-        return unit_signed(unit_four_entries(codebook_iq2_s, q[0] | (h << 8 & 768), q[1] | (h << 6 & 768),
-                                             q[2] | (h << 4 & 768), q[3] | (h << 2 & 768)),
-                           unit_word(q + 32), shift);
-    case FORMAT_G_IQ3_XXS:
-        return unit_signed(unit_eight_entries(codebook_iq3_xxs, q, 0), u->signs[g], shift);
-    default: /* FORMAT_G_IQ3_S */
-        return unit_signed(unit_eight_entries(codebook_iq3_s, q, p[66 + g]),
-                           unit_word(p + 74 + (size_t)4 * g), shift);
+    __m256i v[8];
+    for (int i = 0; i < 8; i++)
+        v[i] = _mm256_set1_epi32((int)book[idx[i]]);
+    __m256i low =
+        _mm256_blend_epi32(_mm256_blend_epi32(v[0], v[1], 0x02), _mm256_blend_epi32(v[2], v[3], 0x08), 0x0c);
+    __m256i high =
+        _mm256_blend_epi32(_mm256_blend_epi32(v[4], v[5], 0x20), _mm256_blend_epi32(v[6], v[7], 0x80), 0xc0);
+    return _mm256_blend_epi32(low, high, 0xf0);
+}
+
+/* Unpacks block b of IQ3_XXS or IQ3_S without signs, in the order of the lanes. */
+VEC_INLINE void unit_iq3(const uint8_t *p, uint32_t b, int type, __m256i *first, __m256i *second)
+{
+    /* The lanes' first entries, of 8 for each group of 32 columns; the second ones are 2 after them. */
+    static const uint8_t entries[8] = {0, 1, 8, 9, 4, 5, 12, 13};
+    const uint8_t *q = p + 2 + (size_t)16 * b;
+    uint32_t idx[2][8];
+    if (type == FORMAT_G_IQ3_XXS) {
+        for (size_t k = 0; k < 2; k++)
+            for (size_t i = 0; i < 8; i++)
+                idx[k][i] = q[entries[i] + 2 * k];
+        *first = unit_eight_entries(codebook_iq3_xxs, idx[0]);
+        *second = unit_eight_entries(codebook_iq3_xxs, idx[1]);
+        return;
     }
+    /* Bit i of a byte for each group is the ninth bit of entry i. */
+    const __m256i ninth = _mm256_set1_epi32(256);
+    uint32_t all[16];
+    for (size_t g = 0; g < 2; g++) {
+        __m256i bits = _mm256_set1_epi32(p[66 + 2 * b + g]);
+        bits = _mm256_sllv_epi32(bits, _mm256_setr_epi32(8, 7, 6, 5, 4, 3, 2, 1));
+        __m256i low = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(q + 8 * g)));
+        _mm256_storeu_si256((__m256i *)(void *)(all + 8 * g),
+                            _mm256_or_si256(low, _mm256_and_si256(bits, ninth)));
+    }
+    for (size_t k = 0; k < 2; k++)
+        for (size_t i = 0; i < 8; i++)
+            idx[k][i] = all[entries[i] + 2 * k];
+    *first = unit_eight_entries(codebook_iq3_s, idx[0]);
+    *second = unit_eight_entries(codebook_iq3_s, idx[1]);
 }
 
-/* Unpacks the codes of block b of a unit, with their shift. */
-VEC_INLINE void unit_block(const struct unit *u, uint32_t b, int type, __m256i *first, __m256i *second)
+/* Unpacks block b of a type with a code book, in the order of the lanes, with its shift. */
+VEC_INLINE void unit_book(const struct unit *u, uint32_t b, int type, __m256i *first, __m256i *second)
 {
     const uint8_t *p = u->p;
+    const int shift = block_shift(type);
+    const bool is_s = type == FORMAT_G_IQ3_S;
+    __m256i signs;
+    if (type == FORMAT_G_IQ2_S || is_s)
+        signs = unit_each_8(p + (is_s ? 74 : 34) + (size_t)8 * b);
+    else
+        signs = unit_each_8(u->signs + (size_t)2 * b);
+    if (type == FORMAT_G_IQ3_XXS || is_s) {
+        unit_iq3(p, b, type, first, second);
+    } else {
+        uint32_t idx[2][4];
+        const uint64_t *book = unit_find_entries(p, b, type, idx);
+        *first = unit_four_entries(book, idx[0]);
+        *second = unit_four_entries(book, idx[1]);
+    }
+    *first = unit_signed(*first, signs, 0, shift);
+    *second = unit_signed(*second, signs, 1, shift);
+}
+
+/* Unpacks columns 0 to 31 and 32 to 63 of block b of a type whose blocks have 256 columns. */
+VEC_INLINE void unit_long(const uint8_t *p, uint32_t b, int type, __m256i *first, __m256i *second)
+{
     const int odd = (int)(b % 2), bit = 2 * (int)b;
-    const __m256i sign = _mm256_set1_epi8((char)block_shift(FORMAT_G_Q8_0));
     __m256i v;
     switch (type) {
-    case FORMAT_G_Q8_0:
-        *first = _mm256_xor_si256(unit_load(p + (size_t)68 * b + 2), sign);
-        *second = _mm256_xor_si256(unit_load(p + (size_t)68 * b + 36), sign);
-        break;
-    case FORMAT_G_Q4_0:
-    case FORMAT_G_IQ4_NL:
-        unit_short(p, b, 18, 2, first, second);
-        break;
-    case FORMAT_G_Q4_1:
-        unit_short(p, b, 20, 4, first, second);
-        break;
-    case FORMAT_G_Q5_0:
-        unit_short(p, b, 22, 6, first, second);
-        *first = unit_fifth(*first, p + (size_t)44 * b + 2);
-        *second = unit_fifth(*second, p + (size_t)44 * b + 24);
-        break;
-    case FORMAT_G_Q5_1:
-        unit_short(p, b, 24, 8, first, second);
-        *first = unit_fifth(*first, p + (size_t)48 * b + 4);
-        *second = unit_fifth(*second, p + (size_t)48 * b + 28);
-        break;
-    case FORMAT_G_MXFP4:
-        unit_short(p, b, 17, 1, first, second);
-        *first = unit_e2m1(*first);
-        *second = unit_e2m1(*second);
-        break;
-    case FORMAT_G_IQ4_XS:
-        unit_nibbles(p + 8 + (size_t)32 * b, p + 24 + (size_t)32 * b, first, second);
-        break;
     case FORMAT_G_Q4_K:
         v = unit_load(p + 16 + (size_t)32 * b);
         *first = unit_bits(v, 0, 4, 0);
@@ -255,28 +323,72 @@ VEC_INLINE void unit_block(const struct unit *u, uint32_t b, int type, __m256i *
         *first = _mm256_or_si256(*first, unit_bits(v, 4 * odd, 2, 0));
         *second = _mm256_or_si256(*second, unit_bits(v, 4 * odd + 2, 2, 0));
         break;
-    case FORMAT_G_Q6_K:
+    default: /* FORMAT_G_Q6_K */
         unit_q6_k(p, b, first, second);
         break;
-    default: /* a code book */
-        *first = unit_book(u, 2 * b, type);
-        *second = unit_book(u, 2 * b + 1, type);
-        break;
     }
-    if (type == FORMAT_G_IQ4_NL || type == FORMAT_G_IQ4_XS) {
+}
+
+/* Unpacks the codes of block b of a unit, in the order of the lanes, with their shift. */
+VEC_INLINE void unit_block(const struct unit *u, uint32_t b, int type, __m256i *first, __m256i *second)
+{
+    const uint8_t *p = u->p;
+    const __m256i sign = _mm256_set1_epi8((char)block_shift(FORMAT_G_Q8_0));
+    switch (type) {
+    case FORMAT_G_Q8_0:
+        *first = _mm256_xor_si256(unit_load(p + (size_t)68 * b + 2), sign);
+        *second = _mm256_xor_si256(unit_load(p + (size_t)68 * b + 36), sign);
+        unit_swap_lanes(first, second);
+        break;
+    case FORMAT_G_Q4_0:
+        unit_short(p, b, 18, 2, first, second);
+        break;
+    case FORMAT_G_Q4_1:
+        unit_short(p, b, 20, 4, first, second);
+        break;
+    case FORMAT_G_Q5_0:
+        unit_short_fives(p, b, 22, 6, first, second);
+        break;
+    case FORMAT_G_Q5_1:
+        unit_short_fives(p, b, 24, 8, first, second);
+        break;
+    case FORMAT_G_MXFP4:
+        unit_short(p, b, 17, 1, first, second);
+        *first = unit_e2m1(*first);
+        *second = unit_e2m1(*second);
+        break;
+    case FORMAT_G_IQ4_NL:
+        unit_short(p, b, 18, 2, first, second);
         *first = unit_iq4_values(*first);
         *second = unit_iq4_values(*second);
+        break;
+    case FORMAT_G_IQ4_XS:
+        unit_nibbles(p + 8 + (size_t)32 * b, p + 24 + (size_t)32 * b, first, second);
+        *first = unit_iq4_values(*first);
+        *second = unit_iq4_values(*second);
+        break;
+    case FORMAT_G_Q4_K:
+    case FORMAT_G_Q5_K:
+    case FORMAT_G_Q2_K:
+    case FORMAT_G_Q3_K:
+    case FORMAT_G_Q6_K:
+        unit_long(p, b, type, first, second);
+        unit_swap_lanes(first, second);
+        break;
+    default: /* a code book */
+        unit_book(u, b, type, first, second);
+        break;
     }
 }
 
-/* Returns 8 signed bytes, of groups of 32 columns, in the order of the lanes. */
-VEC_INLINE __m128i unit_of_groups(uint64_t bytes)
+/* Returns 8 signed bytes times a float. */
+VEC_INLINE __m256 unit_eight(uint64_t bytes, float by)
 {
-    const __m128i order = _mm_setr_epi8(0, 1, 0, 1, 2, 3, 2, 3, 4, 5, 4, 5, 6, 7, 6, 7);
-    return _mm_shuffle_epi8(_mm_cvtsi64_si128((long long)bytes), order);
+    __m256i v = _mm256_cvtepi8_epi32(_mm_cvtsi64_si128((long long)bytes));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(v), _mm256_set1_ps(by));
 }
 
-/* The same for 16 bytes, of 16 columns each. */
+/* Puts 16 bytes, of 16 columns each, into the order of the lanes. */
 VEC_INLINE __m128i unit_of_parts(__m128i bytes)
 {
     const __m128i order = _mm_setr_epi8(0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15);
@@ -342,16 +454,16 @@ VEC_INLINE struct pair unit_floats(__m256 v)
 }
 
 /* Loads the float16 numbers of 8 blocks of 32 columns. */
-VEC_INLINE struct pair unit_halves(const uint8_t *p, size_t bytes)
+VEC_INLINE __m256 unit_halves(const uint8_t *p, size_t bytes)
 {
     uint16_t h[8];
     for (size_t i = 0; i < 8; i++)
         memcpy(&h[i], p + i * bytes, sizeof h[i]);
-    return unit_floats(_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)h)));
+    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)h));
 }
 
 /* Loads the scales of 8 blocks of MXFP4: 2^(byte - 128). Those of bytes 0 and 1 are denormal floats. */
-VEC_INLINE struct pair unit_mxfp4_scales(const uint8_t *p)
+VEC_INLINE __m256 unit_mxfp4_scales(const uint8_t *p)
 {
     int32_t bytes[8];
     for (size_t i = 0; i < 8; i++)
@@ -360,16 +472,15 @@ VEC_INLINE struct pair unit_mxfp4_scales(const uint8_t *p)
     __m256i bits = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
     __m256i least = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
     bits = _mm256_blendv_epi8(bits, least, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e));
-    return unit_floats(_mm256_castsi256_ps(bits));
+    return _mm256_castsi256_ps(bits);
 }
 
-/* Returns 2 s + 1 as bytes, s being the upper half of every byte `step` bytes apart. */
-VEC_INLINE uint64_t unit_odd_scales(const uint8_t *p, size_t step)
+/* Returns (2 s + 1) * by, s being the upper 4 bits of each word. */
+VEC_INLINE __m256 unit_odd_scales(__m256i words, float by)
 {
-    uint64_t out = 0;
-    for (size_t i = 0; i < 8; i++)
-        out |= (uint64_t)(p[step * i] >> 4) << (8 * i + 1);
-    return out | 0x0101010101010101;
+    __m256i s = _mm256_slli_epi32(_mm256_srli_epi32(words, 28), 1);
+    s = _mm256_or_si256(s, _mm256_set1_epi32(1));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(s), _mm256_set1_ps(by));
 }
 
 /* Returns 2 s + 1 for the 16 halves of 8 bytes, the lower one of each first. */
@@ -381,47 +492,58 @@ VEC_INLINE __m128i unit_odd_halves(const uint8_t *p)
     return _mm_or_si128(_mm_add_epi8(v, v), _mm_set1_epi8(1));
 }
 
-VEC_INLINE struct pair unit_book_scales(const uint8_t *p, int type)
+/* Returns whether a type has a scale, and if it has biases a bias, for each 32 columns. */
+VEC_INLINE bool unit_has_groups(int type)
 {
-    const float d = unit_half(p);
-    uint64_t w;
+    return type != FORMAT_G_Q2_K && type != FORMAT_G_Q3_K && type != FORMAT_G_Q6_K &&
+           type != FORMAT_G_IQ2_XS && type != FORMAT_G_IQ2_S && type != BLOCK_ANY;
+}
+
+/* Returns the scales of the groups of a unit, if the type has groups. */
+VEC_INLINE struct vec unit_group_scales(const uint8_t *p, int type)
+{
+    const uint64_t ones = 0x0101010101010101;
     switch (type) {
+    case FORMAT_G_Q8_0:
+        return (struct vec){unit_halves(p, 34)};
+    case FORMAT_G_Q4_0:
+    case FORMAT_G_IQ4_NL:
+        return (struct vec){unit_halves(p, 18)};
+    case FORMAT_G_Q4_1:
+        return (struct vec){unit_halves(p, 20)};
+    case FORMAT_G_Q5_0:
+        return (struct vec){unit_halves(p, 22)};
+    case FORMAT_G_Q5_1:
+        return (struct vec){unit_halves(p, 24)};
+    case FORMAT_G_MXFP4:
+        return (struct vec){unit_mxfp4_scales(p)};
+    case FORMAT_G_Q4_K:
+    case FORMAT_G_Q5_K:
+        return (struct vec){unit_eight(unit_six_bits(p + 4, false), unit_half(p))};
+    case FORMAT_G_IQ4_XS:
+        return (struct vec){unit_eight(unit_iq4_scales(p), unit_half(p))};
     case FORMAT_G_IQ2_XXS:
-        return unit_times(unit_of_groups(unit_odd_scales(p + 9, 8)), d / 8);
-    case FORMAT_G_IQ2_XS:
-        return unit_times(unit_of_parts(unit_odd_halves(p + 66)), d / 8);
-    case FORMAT_G_IQ2_S:
-        return unit_times(unit_of_parts(unit_odd_halves(p + 74)), d / 8);
+        return (struct vec){unit_odd_scales(unit_odd_words(p + 2), unit_half(p) / 8)};
     case FORMAT_G_IQ3_XXS:
-        return unit_times(unit_of_groups(unit_odd_scales(p + 69, 4)), d / 4);
+        return (struct vec){unit_odd_scales(unit_load(p + 66), unit_half(p) / 4)};
     default: /* FORMAT_G_IQ3_S: 8 halves of 4 bytes */
-        w = unit_spread_halves(unit_word(p + 106));
-        return unit_times(unit_of_groups(w << 1 | 0x0101010101010101), d);
+        return (struct vec){unit_eight(unit_spread_halves(unit_word(p + 106)) << 1 | ones, unit_half(p))};
     }
+}
+
+VEC_INLINE struct vec unit_group_biases(const uint8_t *p, int type)
+{
+    if (type == FORMAT_G_Q4_1)
+        return (struct vec){unit_halves(p + 2, 20)};
+    if (type == FORMAT_G_Q5_1)
+        return (struct vec){unit_halves(p + 2, 24)};
+    return (struct vec){unit_eight(unit_six_bits(p + 4, true), -unit_half(p + 2))};
 }
 
 VEC_INLINE struct pair unit_known_scales(const uint8_t *p, int type)
 {
     __m128i v;
     switch (type) {
-    case FORMAT_G_Q8_0:
-        return unit_halves(p, 34);
-    case FORMAT_G_Q4_0:
-    case FORMAT_G_IQ4_NL:
-        return unit_halves(p, 18);
-    case FORMAT_G_Q4_1:
-        return unit_halves(p, 20);
-    case FORMAT_G_Q5_0:
-        return unit_halves(p, 22);
-    case FORMAT_G_Q5_1:
-        return unit_halves(p, 24);
-    case FORMAT_G_MXFP4:
-        return unit_mxfp4_scales(p);
-    case FORMAT_G_Q4_K:
-    case FORMAT_G_Q5_K:
-        return unit_times(unit_of_groups(unit_six_bits(p + 4, false)), unit_half(p));
-    case FORMAT_G_IQ4_XS:
-        return unit_times(unit_of_groups(unit_iq4_scales(p)), unit_half(p));
     case FORMAT_G_Q2_K:
         v = _mm_and_si128(_mm_loadu_si128((const __m128i *)p), _mm_set1_epi8(15));
         return unit_times(unit_of_parts(v), unit_half(p + 80));
@@ -430,19 +552,19 @@ VEC_INLINE struct pair unit_known_scales(const uint8_t *p, int type)
     case FORMAT_G_Q6_K:
         v = _mm_loadu_si128((const __m128i *)(p + 192));
         return unit_times(unit_of_parts(v), unit_half(p + 208));
-    default: /* a code book */
-        return unit_book_scales(p, type);
+    case FORMAT_G_IQ2_XS:
+        return unit_times(unit_of_parts(unit_odd_halves(p + 66)), unit_half(p) / 8);
+    case FORMAT_G_IQ2_S:
+        return unit_times(unit_of_parts(unit_odd_halves(p + 74)), unit_half(p) / 8);
+    default:
+        return unit_floats(unit_group_scales(p, type).a);
     }
 }
 
 VEC_INLINE struct pair unit_known_biases(const uint8_t *p, int type)
 {
-    if (type == FORMAT_G_Q4_1)
-        return unit_halves(p + 2, 20);
-    if (type == FORMAT_G_Q5_1)
-        return unit_halves(p + 2, 24);
     if (type != FORMAT_G_Q2_K)
-        return unit_times(unit_of_groups(unit_six_bits(p + 4, true)), -unit_half(p + 2));
+        return unit_floats(unit_group_biases(p, type).a);
     __m128i v = _mm_srli_epi16(_mm_loadu_si128((const __m128i *)p), 4);
     return unit_times(unit_of_parts(_mm_and_si128(v, _mm_set1_epi8(15))), -unit_half(p + 82));
 }

@@ -193,6 +193,34 @@ VEC_INLINE void widen_plain(const struct strip *s, uint32_t first, uint32_t from
     }
 }
 
+/* Prefetches so many bytes of ROWS rows. */
+VEC_INLINE void prefetch_rows(const uint8_t *const rows[ROWS], uint64_t at, uint64_t bytes)
+{
+    for (int i = 0; i < ROWS; i++)
+        for (uint64_t k = 0; k < bytes + 1; k += 64)
+            __builtin_prefetch(rows[i] + at + k);
+}
+
+#ifdef VEC_AVX
+/* Widens columns from .. from + n of ROWS rows of a block format. Prefetches like widen_affine. */
+static void widen_blocks(const struct strip *s, uint32_t first, uint32_t from, uint32_t n, float *to)
+{
+    const struct cpu_matrix *w = s->call->w;
+    uint64_t bytes = format_code_bytes(format_of(w->format), w->cols), begin = bytes * from / w->cols;
+    uint64_t part = bytes * n / w->cols, next = from + n < w->cols ? part : CPU_STRIP_ROWS * bytes - begin;
+    const uint8_t *codes[ROWS];
+    uint32_t rows[ROWS];
+    rows_of(s, first, w->weight, bytes, codes);
+    for (uint32_t i = 0; i < ROWS; i++) {
+        uint32_t r = s->first + first + i;
+        rows[i] = r < s->call->last ? r : s->call->last - 1;
+    }
+    prefetch_rows(codes, begin + next, part);
+    for (uint32_t i = 0; i < ROWS; i += VEC_LANES)
+        SHARED_NAME(panel_blocks)(w, rows + i, from, n, SUB, to + i);
+}
+#endif
+
 /* Widens columns from .. from + n of ROWS rows of any format, one row at a time. Prefetches like
  * widen_affine. */
 static void widen_rows(const struct strip *s, uint32_t first, uint32_t from, uint32_t n, float *to)
@@ -210,11 +238,9 @@ static void widen_rows(const struct strip *s, uint32_t first, uint32_t from, uin
     for (uint32_t c = from; c < from + n; c += at_once) {
         uint32_t part = from + n - c < at_once ? from + n - c : at_once;
         uint32_t padded = (part + WORDS_A_TURN - 1) / WORDS_A_TURN * WORDS_A_TURN;
+        prefetch_rows(codes, bytes * c / w->cols + next, (uint64_t)part * f->bits / 8);
         for (uint32_t i = 0; i < ROWS; i++) {
             uint32_t r = s->first + first + i;
-            const uint8_t *then = codes[i] + bytes * c / w->cols + next;
-            for (uint32_t k = 0; k < part * f->bits / 8 + 1; k += 64)
-                __builtin_prefetch(then + k);
             memset(wide[i] + part, 0, (padded - part) * sizeof *wide[i]);
             VEC_NAME(widen)(w, r < s->call->last ? r : s->call->last - 1, c, part, wide[i]);
         }
@@ -250,6 +276,12 @@ VEC_INLINE void widen(const struct strip *s, uint32_t sub, uint32_t from, uint32
             widen_plain(s, first, from, n, 32, to + row);
             break;
         default:
+#ifdef VEC_AVX
+            if (format_is_block(s->call->w->format)) {
+                widen_blocks(s, first, from, n, to + row);
+                break;
+            }
+#endif
             widen_rows(s, first, from, n, to + row);
             break;
         }

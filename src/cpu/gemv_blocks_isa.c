@@ -1,12 +1,15 @@
-/* gemv_blocks and widen_blocks (product.h): gemv and widen for block formats, for one instruction set. */
+/* gemv_blocks, widen_blocks (product.h) and panel_blocks (table.h): gemv, widen and gemm's panels for block
+ * formats, for one instruction set. */
 #include "cpu/table.h"
 
 #include "base/format.h"
 #include "cpu/block_unpack.h"
 
 enum {
-    BATCH = 2,   /* vectors whose sums stay in registers */
-    STAY = 16,   /* rows that stay in the cache */
+    BATCH = 2, /* vectors whose sums stay in registers */
+    STAY = 16, /* rows that stay in the cache */
+    UNITS = 8, /* units whose scales are multiplied with the steps at once */
+    FACTORS = UNITS * UNIT_PARTS,
     AHEAD = 4096 /* prefetch distance in bytes */
 };
 
@@ -15,24 +18,24 @@ struct blocks {
     int type;
     uint32_t format; /* FORMAT_* */
     uint32_t cols, bytes;
-    bool has_bias;
+    uint32_t n_biases; /* 0; 8 in a unit, each of 32 columns; 16 */
 };
 
-/* Repeats each of 8 floats in two lanes: floats 8 i to 8 i + 7 of v. */
-VEC_INLINE struct pair twice(struct pair v, uint32_t i)
+/* Loads 8 floats and repeats each in two lanes. */
+VEC_INLINE struct pair load_twice(const float *p)
 {
 #if defined(__AVX512F__)
-    const __m512i idx = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    __m512 eight = _mm512_castps256_ps512(_mm256_loadu_ps(p));
     return (struct pair){
-        _mm512_permutexvar_ps(i == 0 ? idx : _mm512_or_si512(idx, _mm512_set1_epi32(8)), v.v)};
+        _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7), eight)};
 #elif defined(VEC_AVX)
-    __m256 eight = i == 0 ? v.low.a : v.high.a;
-    return pair_of((struct vec){_mm256_permutevar8x32_ps(eight, _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3))},
-                   (struct vec){_mm256_permutevar8x32_ps(eight, _mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7))});
+    const __m256i order = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    __m256 low = _mm256_broadcast_ps((const __m128 *)(const void *)p),
+           high = _mm256_broadcast_ps((const __m128 *)(const void *)(p + 4));
+    return pair_of((struct vec){_mm256_permutevar_ps(low, order)},
+                   (struct vec){_mm256_permutevar_ps(high, order)});
 #else
-    float all[PAIR_LANES];
-    pair_store(all, v);
-    return pair_each(all + (size_t)8 * i, 4);
+    return pair_each(p, 4);
 #endif
 }
 
@@ -47,59 +50,111 @@ VEC_INLINE struct vec fma_both(struct pair x, struct pair y, struct vec z)
 #endif
 }
 
-/* Adds a unit's products to the sums of n vectors. b: the unit's first block. */
-VEC_INLINE void add_unit(const struct unit *u, const struct blocks *f, size_t b, const struct cpu_vector *x,
-                         int n, struct pair *acc, struct vec *mins)
+/* Loads 4 floats of groups of 32 columns and repeats them in the order of the lanes of two blocks. */
+VEC_INLINE struct pair load_groups(const float *p)
 {
-    struct pair scales = unit_scales(u, f->type), factors[BATCH];
-    for (int i = 0; i < n; i++)
-        factors[i] = pair_mul(scales, pair_each(x[i].steps + b, 2));
-    if (f->has_bias) {
-        struct pair biases = unit_biases(u, f->type);
+#if defined(__AVX512F__)
+    __m512 four = _mm512_castps128_ps512(_mm_loadu_ps(p));
+    return (struct pair){
+        _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 1, 1, 0, 0, 1, 1, 2, 2, 3, 3, 2, 2, 3, 3), four)};
+#elif defined(VEC_AVX)
+    __m256 low = _mm256_castpd_ps(_mm256_broadcast_sd((const double *)(const void *)p)),
+           high = _mm256_castpd_ps(_mm256_broadcast_sd((const double *)(const void *)(p + 2)));
+    return pair_of((struct vec){_mm256_permute_ps(low, 0x50)}, (struct vec){_mm256_permute_ps(high, 0x50)});
+#else
+    return pair_each(p, 4); /* no type has groups */
+#endif
+}
+
+/* Sets scale * step of a unit's groups, or else of its lots, for n vectors and adds the biases' part to their
+ * sums. b: the unit's first block. factors: the unit's of the first vector. */
+VEC_INLINE void begin_unit(const struct unit *u, const struct blocks *f, size_t b, const struct cpu_vector *x,
+                           int n, float *factors, struct vec *mins)
+{
+    if (unit_has_groups(f->type)) {
+        struct vec scales = unit_group_scales(u->p, f->type);
         for (int i = 0; i < n; i++)
-            mins[i] = fma_both(biases, pair_load(x[i].sums_16 + 4 * b), mins[i]);
+            vec_store(factors + (size_t)i * FACTORS, vec_mul(scales, vec_each(x[i].steps + b, 4)));
+    } else {
+        struct pair scales = unit_scales(u, f->type);
+        for (int i = 0; i < n; i++)
+            pair_store(factors + (size_t)i * FACTORS, pair_mul(scales, pair_each(x[i].steps + b, 2)));
     }
+    if (f->n_biases == UNIT_GROUPS) {
+        struct vec biases = unit_biases_32(u, f->type);
+        for (int i = 0; i < n; i++)
+            mins[i] = vec_fma(biases, vec_load(x[i].sums_32 + 2 * b), mins[i]);
+    }
+    if (f->n_biases < UNIT_PARTS)
+        return;
+    struct pair biases = unit_biases(u, f->type);
+    for (int i = 0; i < n; i++)
+        mins[i] = fma_both(biases, pair_load(x[i].sums_16 + 4 * b), mins[i]);
+}
+
+/* Adds a unit's products to the sums of n vectors. */
+VEC_INLINE void add_unit(const struct unit *u, const struct blocks *f, size_t b, const struct cpu_vector *x,
+                         int n, const float *factors, struct pair *acc)
+{
 #pragma GCC unroll 2
     for (uint32_t k = 0; k < UNIT_BLOCKS / 2; k++) {
         struct block_codes c = unit_codes(u, k, f->type);
-        for (int i = 0; i < n; i++)
-            acc[i] = pair_fma(block_dot(c, &x[i], b + (size_t)2 * k, block_code_type(f->type)),
-                              twice(factors[i], k), acc[i]);
+        for (int i = 0; i < n; i++, factors += FACTORS) {
+            struct pair by = unit_has_groups(f->type) ? load_groups(factors + (size_t)4 * k)
+                                                      : load_twice(factors + (size_t)8 * k);
+            acc[i] = pair_fma(block_dot(c, &x[i], b + (size_t)2 * k, block_code_type(f->type)), by, acc[i]);
+        }
+        factors -= n * FACTORS;
     }
 }
 
-/* Multiplies one row with n vectors; the codes are unpacked once. */
+/* Opens a unit of n blocks at p. last: room for a copy of one that is not whole; blocks that are not there
+ * count as zeros. */
+VEC_INLINE void open_unit(struct unit *u, const struct blocks *f, const uint8_t *p, uint32_t n,
+                          uint8_t last[UNIT_MOST_BYTES])
+{
+    if (n < UNIT_COLS / f->cols) {
+        memset(last, 0, UNIT_MOST_BYTES);
+        p = memcpy(last, p, (size_t)n * f->bytes);
+    }
+    if (f->type == BLOCK_ANY)
+        unit_open(u, f->format, p, n, f->cols, f->bytes);
+    else
+        unit_begin(u, p, f->type);
+}
+
+/* Multiplies one row with n vectors; the codes are unpacked once. The scales of some units come first:
+ * products would wait for theirs. */
 VEC_INLINE void one_row(const struct cpu_gemv_call *call, uint32_t row, const struct cpu_vector *x, int n,
                         const struct blocks *f, float *y)
 {
-    const uint32_t cols = call->w->cols, bytes = f->bytes * (UNIT_COLS / f->cols);
-    const uint8_t *p = (const uint8_t *)call->w->weight + (uint64_t)row * (cols / f->cols) * f->bytes;
+    const uint32_t n_blocks = call->w->cols / f->cols, a_unit = UNIT_COLS / f->cols,
+                   bytes = f->bytes * a_unit;
+    const uint8_t *p = (const uint8_t *)call->w->weight + (uint64_t)row * n_blocks * f->bytes;
     struct pair acc[BATCH];
     struct vec mins[BATCH];
-    struct unit u;
-    size_t b = 0;
     for (int i = 0; i < n; i++) {
         acc[i] = pair_set1(0);
         mins[i] = vec_zero();
     }
-    for (; (b + UNIT_BLOCKS) * CPU_BLOCK <= cols; b += UNIT_BLOCKS, p += bytes) {
-        for (uint32_t k = 0; k < bytes; k += 64)
-            __builtin_prefetch(p + AHEAD + k);
-        if (f->type == BLOCK_ANY)
-            unit_open(&u, f->format, p, UNIT_COLS / f->cols, f->cols, f->bytes);
-        else
-            unit_begin(&u, p, f->type);
-        add_unit(&u, f, b, x, n, acc, mins);
-    }
-    if (b * CPU_BLOCK < cols) { /* blocks that are not there count as zeros */
-        uint8_t last[UNIT_MOST_BYTES] = {0};
-        uint32_t left = (cols - (uint32_t)b * CPU_BLOCK) / f->cols;
-        memcpy(last, p, (size_t)left * f->bytes);
-        if (f->type == BLOCK_ANY)
-            unit_open(&u, f->format, last, left, f->cols, f->bytes);
-        else
-            unit_begin(&u, last, f->type);
-        add_unit(&u, f, b, x, n, acc, mins);
+    for (uint32_t done = 0; done < n_blocks; done += UNITS * a_unit) {
+        struct unit units[UNITS];
+        float factors[BATCH][FACTORS];
+        uint8_t last[UNIT_MOST_BYTES];
+        uint32_t left = n_blocks - done,
+                 n_units = left < UNITS * a_unit ? (left + a_unit - 1) / a_unit : UNITS;
+        size_t b = (size_t)done * f->cols / CPU_BLOCK;
+        for (uint32_t k = 0; k < n_units; k++, left -= a_unit) {
+            open_unit(&units[k], f, p + (size_t)k * bytes, left < a_unit ? left : a_unit, last);
+            begin_unit(&units[k], f, b + (size_t)k * UNIT_BLOCKS, x, n, factors[0] + (size_t)k * UNIT_PARTS,
+                       mins);
+        }
+        for (uint32_t k = 0; k < n_units; k++, p += bytes) {
+            for (uint32_t i = 0; i < bytes; i += 64)
+                __builtin_prefetch(p + AHEAD + i);
+            add_unit(&units[k], f, b + (size_t)k * UNIT_BLOCKS, x, n, factors[0] + (size_t)k * UNIT_PARTS,
+                     acc);
+        }
     }
     for (int i = 0; i < n; i++)
         y[(uint64_t)i * call->y_stride] = vec_sum(vec_add(pair_fold(acc[i]), mins[i]));
@@ -125,20 +180,21 @@ VEC_INLINE void all_rows(const struct cpu_gemv_call *call, const struct blocks *
     }
 }
 
-#define BLOCKS_OF(name, has_bias)                                                                            \
+#define BLOCKS_OF(name, n_biases)                                                                            \
     {                                                                                                        \
-        FORMAT_G_##name, FORMAT_G_##name, FORMAT_COLS_##name, FORMAT_BYTES_##name, has_bias                  \
+        FORMAT_G_##name, FORMAT_G_##name, FORMAT_COLS_##name, FORMAT_BYTES_##name, n_biases                  \
     }
 static struct blocks blocks_for(uint32_t format)
 {
     switch (format) {
-#define ONE_OF(name, has_bias)                                                                               \
+#define ONE_OF(name, n_biases)                                                                               \
     case FORMAT_G_##name:                                                                                    \
-        return (struct blocks)BLOCKS_OF(name, has_bias);
+        return (struct blocks)BLOCKS_OF(name, n_biases);
         UNIT_KNOWN(ONE_OF)
     default: {
         const struct format *f = format_of(format);
-        return (struct blocks){BLOCK_ANY, format, f->group, f->block_bytes, format_block_has_bias(format)};
+        uint32_t n_biases = !format_block_has_bias(format) ? 0 : format == FORMAT_G_Q2_K ? 16 : 8;
+        return (struct blocks){BLOCK_ANY, format, f->group, f->block_bytes, n_biases};
     }
     }
 }
@@ -150,10 +206,10 @@ static struct blocks blocks_for(uint32_t format)
 #else
 #define EACH_KNOWN(each) UNIT_KNOWN(each)
 #endif
-#define ROWS(name, has_bias)                                                                                 \
+#define ROWS(name, n_biases)                                                                                 \
     static void rows_of_##name(const struct cpu_gemv_call *call)                                             \
     {                                                                                                        \
-        const struct blocks f = BLOCKS_OF(name, has_bias);                                                   \
+        const struct blocks f = BLOCKS_OF(name, n_biases);                                                   \
         all_rows(call, &f);                                                                                  \
     }
 EACH_KNOWN(ROWS)
@@ -162,7 +218,7 @@ void VEC_NAME(gemv_blocks)(const struct cpu_gemv_call *call)
 {
     const struct blocks any = blocks_for(call->w->format);
     switch (call->w->format) {
-#define CALL(name, has_bias)                                                                                 \
+#define CALL(name, n_biases)                                                                                 \
     case FORMAT_G_##name:                                                                                    \
         rows_of_##name(call);                                                                                \
         break;
@@ -173,17 +229,23 @@ void VEC_NAME(gemv_blocks)(const struct cpu_gemv_call *call)
     }
 }
 
+/* Returns the place of a block's lot of 16 columns in the order of the lanes. */
+VEC_INLINE uint32_t lane_lot(uint32_t lot)
+{
+    return lot / 4 * 4 + lot % 2 * 2 + lot % 4 / 2;
+}
+
 /* Widens a block of 64 columns. scales, biases: the block's, in the order of the lanes. */
 VEC_INLINE void widen_block(const struct unit *u, const struct blocks *f, uint32_t block, const float *scales,
                             const float *biases, float *out)
 {
     uint8_t codes[CPU_BLOCK];
-    unit_store(u, block, f->type, codes);
+    unit_store(u, block, f->type, 128, codes);
     for (uint32_t part = 0; part < CPU_BLOCK / PART_COLS; part++, out += PART_COLS) {
-        uint32_t at = (part & 1) * 2 + part / 2;
+        uint32_t at = lane_lot(part);
         struct ipair code = ipair_add(ipair_load_bytes(codes + (size_t)part * PART_COLS), ipair_set1(-128));
         struct pair v = pair_mul(pair_from_int(code), pair_set1(scales[at]));
-        pair_store(out, f->has_bias ? pair_add(v, pair_set1(biases[at])) : v);
+        pair_store(out, f->n_biases > 0 ? pair_add(v, pair_set1(biases[at])) : v);
     }
 }
 
@@ -199,7 +261,7 @@ VEC_INLINE void widen_unit(const uint8_t *p, uint32_t n, const struct blocks *f,
     else
         unit_begin(&u, n * f->cols < UNIT_COLS ? memcpy(some, p, (size_t)n * f->bytes) : p, f->type);
     pair_store(scales, unit_scales(&u, f->type));
-    if (f->has_bias)
+    if (f->n_biases)
         pair_store(biases, unit_biases(&u, f->type));
     for (uint32_t b = first; b < last; b++, out += CPU_BLOCK)
         widen_block(&u, f, b, scales + (size_t)4 * b, biases + (size_t)4 * b, out);
@@ -217,10 +279,10 @@ VEC_INLINE void widen_all(const struct cpu_matrix *w, const struct blocks *f, ui
     }
 }
 
-#define WIDEN(name, has_bias)                                                                                \
+#define WIDEN(name, n_biases)                                                                                \
     static void widen_##name(const struct cpu_matrix *w, uint32_t row, uint32_t col, uint32_t n, float *out) \
     {                                                                                                        \
-        const struct blocks f = BLOCKS_OF(name, has_bias);                                                   \
+        const struct blocks f = BLOCKS_OF(name, n_biases);                                                   \
         widen_all(w, &f, row, col, n, out);                                                                  \
     }
 EACH_KNOWN(WIDEN)
@@ -229,7 +291,7 @@ void VEC_NAME(widen_blocks)(const struct cpu_matrix *w, uint32_t row, uint32_t c
 {
     const struct blocks any = blocks_for(w->format);
     switch (w->format) {
-#define CALL_WIDEN(name, has_bias)                                                                           \
+#define CALL_WIDEN(name, n_biases)                                                                           \
     case FORMAT_G_##name:                                                                                    \
         widen_##name(w, row, col, n, out);                                                                   \
         break;
@@ -239,3 +301,126 @@ void VEC_NAME(widen_blocks)(const struct cpu_matrix *w, uint32_t row, uint32_t c
         break;
     }
 }
+
+#ifdef VEC_AVX
+enum { TURN_ROWS = VEC_LANES, TURN_COLS = 32 };
+
+/* A unit of some rows: signed codes, and the lots' scales and biases in the order of the lanes. */
+struct rows_of_units {
+    int8_t codes[TURN_ROWS][UNIT_COLS];
+    float scales[TURN_ROWS][UNIT_PARTS], biases[TURN_ROWS][UNIT_PARTS];
+};
+
+VEC_INLINE void open_rows(struct rows_of_units *r, const struct cpu_matrix *w, const struct blocks *f,
+                          const uint32_t rows[TURN_ROWS], uint32_t col, uint32_t n)
+{
+    for (uint32_t i = 0; i < TURN_ROWS; i++) {
+        uint64_t block = ((uint64_t)rows[i] * w->cols + col) / f->cols;
+        uint8_t last[UNIT_MOST_BYTES];
+        struct unit u;
+        open_unit(&u, f, (const uint8_t *)w->weight + block * f->bytes, n / f->cols, last);
+        for (uint32_t b = 0; b < UNIT_BLOCKS; b++)
+            unit_store(&u, b, f->type, 0, (uint8_t *)r->codes[i] + (size_t)b * CPU_BLOCK);
+        pair_store(r->scales[i], unit_scales(&u, f->type));
+        if (f->n_biases > 0)
+            pair_store(r->biases[i], unit_biases(&u, f->type));
+    }
+}
+
+/* Transposes 32 bytes of 8 rows. */
+VEC_INLINE void turn_bytes(const int8_t (*rows)[UNIT_COLS], uint32_t col, int8_t out[TURN_COLS][TURN_ROWS])
+{
+    __m256i r[TURN_ROWS], pairs[4], fours[4];
+    for (int i = 0; i < TURN_ROWS; i++)
+        r[i] = _mm256_loadu_si256((const __m256i *)(const void *)(rows[i] + col));
+#pragma GCC unroll 2
+    for (int k = 0; k < 2; k++) { /* each half of a register: 8 of 16 columns */
+        for (int i = 0; i < 4; i++)
+            pairs[i] = k == 0 ? _mm256_unpacklo_epi8(r[2 * i], r[2 * i + 1])
+                              : _mm256_unpackhi_epi8(r[2 * i], r[2 * i + 1]);
+        for (int i = 0; i < 2; i++) {
+            fours[i] = _mm256_unpacklo_epi16(pairs[2 * i], pairs[2 * i + 1]);
+            fours[2 + i] = _mm256_unpackhi_epi16(pairs[2 * i], pairs[2 * i + 1]);
+        }
+        for (int i = 0; i < 4; i++) { /* two columns */
+            __m256i two = i % 2 == 0 ? _mm256_unpacklo_epi32(fours[i / 2 * 2], fours[i / 2 * 2 + 1])
+                                     : _mm256_unpackhi_epi32(fours[i / 2 * 2], fours[i / 2 * 2 + 1]);
+            int c = 8 * k + 2 * i;
+            _mm_storeu_si128((__m128i *)(void *)out[c], _mm256_castsi256_si128(two));
+            _mm_storeu_si128((__m128i *)(void *)out[c + PART_COLS], _mm256_extracti128_si256(two, 1));
+        }
+    }
+}
+
+/* Transposes the lots' numbers of 8 rows. */
+VEC_INLINE void turn_lots(const float (*rows)[UNIT_PARTS], struct ivec out[UNIT_PARTS])
+{
+    const void *from[TURN_ROWS];
+    for (uint32_t at = 0; at < UNIT_PARTS; at += VEC_LANES) {
+        for (uint32_t i = 0; i < TURN_ROWS; i++)
+            from[i] = rows[i] + at;
+        vec_turn(from, out + at);
+    }
+}
+
+VEC_INLINE void panel_unit(const struct rows_of_units *r, const struct blocks *f, uint32_t n, uint32_t stride,
+                           float *out)
+{
+    struct ivec scales[UNIT_PARTS], biases[UNIT_PARTS];
+    turn_lots(r->scales, scales);
+    if (f->n_biases > 0)
+        turn_lots(r->biases, biases);
+    for (uint32_t col = 0; col < n; col += TURN_COLS) {
+        int8_t turned[TURN_COLS][TURN_ROWS];
+        turn_bytes(r->codes, col, turned);
+#pragma GCC unroll 2
+        for (uint32_t k = 0; k < TURN_COLS; k += PART_COLS) {
+            uint32_t at = lane_lot((col + k) / PART_COLS);
+            struct vec scale = vec_bits(scales[at]),
+                       bias = f->n_biases > 0 ? vec_bits(biases[at]) : vec_zero();
+            for (uint32_t c = k; c < k + PART_COLS; c++, out += stride) {
+                __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)turned[c]);
+                struct vec v = {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))};
+                v = vec_mul(v, scale);
+                vec_store(out, f->n_biases > 0 ? vec_add(v, bias) : v);
+            }
+        }
+    }
+}
+
+VEC_INLINE void panel_all(const struct cpu_matrix *w, const struct blocks *f, const uint32_t rows[TURN_ROWS],
+                          uint32_t col, uint32_t n, uint32_t stride, float *out)
+{
+    for (uint32_t c = 0; c < n; c += UNIT_COLS, out += (size_t)UNIT_COLS * stride) {
+        struct rows_of_units r;
+        uint32_t part = n - c < UNIT_COLS ? n - c : UNIT_COLS;
+        open_rows(&r, w, f, rows, col + c, part);
+        panel_unit(&r, f, part, stride, out);
+    }
+}
+
+#define PANEL_OF(name, n_biases)                                                                             \
+    static void panel_##name(const struct cpu_matrix *w, const uint32_t rows[TURN_ROWS], uint32_t col,       \
+                             uint32_t n, uint32_t stride, float *out)                                        \
+    {                                                                                                        \
+        const struct blocks f = BLOCKS_OF(name, n_biases);                                                   \
+        panel_all(w, &f, rows, col, n, stride, out);                                                         \
+    }
+EACH_KNOWN(PANEL_OF)
+
+void VEC_NAME(panel_blocks)(const struct cpu_matrix *w, const uint32_t rows[TURN_ROWS], uint32_t col,
+                            uint32_t n, uint32_t stride, float *out)
+{
+    const struct blocks any = blocks_for(w->format);
+    switch (w->format) {
+#define CALL_PANEL(name, n_biases)                                                                           \
+    case FORMAT_G_##name:                                                                                    \
+        panel_##name(w, rows, col, n, stride, out);                                                          \
+        break;
+        EACH_KNOWN(CALL_PANEL)
+    default:
+        panel_all(w, &any, rows, col, n, stride, out);
+        break;
+    }
+}
+#endif

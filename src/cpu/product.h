@@ -20,11 +20,13 @@
  * E2M1 codes (MXFP4, NVFP4, NVFP4_FACTOR) count as twice their value, whole numbers from -12 to 12, and their
  * scales as half of them. They have no biases, so acc[0] begins at 0.
  * The error is that of float32: largest / rms of the outputs about 2e-6.
- * Block formats: codes are signed, and lane l sums over 8 columns from cpu_block_lane(l) on, so that lanes 0,
- * 1, 4 and 5 have a block's first 32 columns. f and acc are as above, with the scales of 16 columns. A third
- * accumulator begins at 0: lane l of it sums fma(bias, sum of the 16 columns' x, .) over the lots of 16
- * columns with number l mod 8 in the order of the lanes, 4 of a block. y = vec_sum((acc[0] + acc[1]) + the
- * third).
+ * Block formats: codes are signed. Lane l sums over 8 of 16 columns, 4 from cpu_block_lane(l) on and 4 from
+ * cpu_block_lane(l) + 8 on: lanes 0, 1, 4 and 5 have a block's first 32 columns. f and acc are as above, with
+ * the scales of 16 columns. A third accumulator begins at 0. Lane l of it sums
+ *     fma(bias, sum of its 32 columns' x, .)     over the groups of 32 columns with number l mod 8.
+ * Q2_K has biases of 16 columns: its lane l sums over the lots of 16 columns with number l mod 8 in the order
+ * of the lanes, 4 of a block.
+ * y = vec_sum((acc[0] + acc[1]) + the third).
  * Plain matrices and 8-bit floats (MXFP8, FP8, FP8_32), w = value * scale: acc[c / 8 % 2][c % 8] =
  * fma(w, x, .) over the columns c in order; a row's end is filled with zeros.
  *
@@ -52,11 +54,10 @@ bool cpu_format_takes_fixed(uint32_t format);
 /* Returns whether gemv reads a vector's digits, not its floats. */
 bool cpu_format_takes_digits(uint32_t format);
 
-/* Returns the first of a block's 8 columns that lane l of 8 has in block formats: 0, 8, 32, 40, 16, 24, 48,
- * 56. */
+/* Returns lane l's first column of a block in block formats: 0, 4, 32, 36, 16, 20, 48, 52. */
 static inline uint32_t cpu_block_lane(uint32_t l)
 {
-    return (l & 1) * 8 + (l >> 1 & 1) * 32 + (l >> 2) * 16;
+    return (l & 1) * 4 + (l >> 1 & 1) * 32 + (l >> 2) * 16;
 }
 
 /* A row-major matrix, rows without gaps, any alignment, any format of base/format.h. The cols of quantised
@@ -83,13 +84,13 @@ struct cpu_vector {
     int8_t *digits;
     /* What block formats need; NULL: left out. sums_16 [block][4]: sums of 16 columns, those from
      * cpu_block_lane(2 i) on. lanes_all, lanes_high, lanes_low [block][lane]: sums of x / step, of
-     * d0 * 256 + d1, and of d2. column_digits [pairs of blocks][3 digits][first, second 32 columns][2
-     * blocks][32]. */
+     * d0 * 256 + d1, and of d2. column_digits [pairs of blocks][3 digits][first, second 4 columns of the
+     * lanes][2 blocks][32]: index 4 l + i of 32 is column cpu_block_lane(l) + i, or the one 8 after it. */
     float *sums_16;
     int32_t *lanes_all, *lanes_high, *lanes_low;
     int8_t *column_digits;
-    /* [block][first, second 32 columns][d0 * 256 + d1, d2][even columns, odd columns][16]; filled where
-     * products need it (cpu/block_codes.h) */
+    /* [block][first, second 4 columns of the lanes][d0 * 256 + d1, d2][even columns, odd columns][16]; filled
+     * where products need it (cpu/block_codes.h) */
     int16_t *wide_digits;
 };
 enum { BLOCK_WIDE_DIGITS = 2 * 64 };

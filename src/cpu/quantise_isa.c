@@ -46,57 +46,77 @@ VEC_INLINE void sum_halves(struct vec x, float out[2])
     }
 }
 
-/* Puts the bytes of even and of odd columns into the order of the columns. */
-VEC_INLINE void interleave(struct ivec even, struct ivec odd, int8_t *first, int8_t *second)
+/* Puts the bytes of even and of odd columns into the order of column_digits: the lanes' first and second 4
+ * columns. */
+VEC_INLINE void to_lanes(struct ivec even, struct ivec odd, int8_t *first, int8_t *second)
 {
 #ifdef VEC_AVX
+    /* Lots of 16 columns: 0 and 2, 1 and 3; then their first halves before their second ones. */
     __m256i low = _mm256_unpacklo_epi8((__m256i)even.a, (__m256i)odd.a),
             high = _mm256_unpackhi_epi8((__m256i)even.a, (__m256i)odd.a);
+    low = _mm256_permute4x64_epi64(low, 0xd8);
+    high = _mm256_permute4x64_epi64(high, 0xd8);
     _mm256_storeu_si256((__m256i *)(void *)first, _mm256_permute2x128_si256(low, high, 0x20));
     _mm256_storeu_si256((__m256i *)(void *)second, _mm256_permute2x128_si256(low, high, 0x31));
 #else
-    enum { HALF = CPU_BLOCK / 2 };
-    int8_t bytes[2][HALF];
+    int8_t bytes[2][HALF_COLS];
     ivec_store(bytes[0], even);
     ivec_store(bytes[1], odd);
-    for (int i = 0; i < HALF; i++) {
-        first[i] = bytes[i % 2][i / 2];
-        second[i] = bytes[i % 2][HALF / 2 + i / 2];
+    for (uint32_t i = 0; i < HALF_COLS; i++) {
+        uint32_t column = cpu_block_lane(i / 4) + i % 4;
+        first[i] = bytes[column % 2][column / 2];
+        second[i] = bytes[column % 2][column / 2 + 4];
     }
 #endif
 }
 
 #if BLOCK_WIDE
-/* Sets a block's wide digits. d: the digits' bytes of even or of odd columns. */
-VEC_INLINE void put_wide(int16_t *to, const struct ivec d[3])
+/* Sets half of a block's wide digits from its column digits. */
+VEC_INLINE void put_wide(int16_t *to, const int8_t *digits)
 {
-    for (int half = 0; half < 2; half++, to += BLOCK_WIDE_DIGITS / 2) {
-        __m256i v[3];
-        for (int k = 0; k < 3; k++)
-            v[k] = _mm256_cvtepi8_epi16(half ? _mm256_extracti128_si256((__m256i)d[k].a, 1)
-                                             : _mm256_castsi256_si128((__m256i)d[k].a));
-        _mm256_storeu_si256((__m256i *)(void *)to, _mm256_add_epi16(_mm256_slli_epi16(v[0], 8), v[1]));
-        _mm256_storeu_si256((__m256i *)(void *)(to + 2 * PAIR_LANES), v[2]);
-    }
+    __m256i d[3], *v = (__m256i *)(void *)to;
+    for (size_t k = 0; k < 3; k++)
+        d[k] = _mm256_loadu_si256((const __m256i *)(const void *)(digits + k * DIGIT_BYTES));
+    __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(d[1], 8), 8), odd = _mm256_srai_epi16(d[1], 8);
+    __m256i odd_0 = _mm256_andnot_si256(_mm256_set1_epi16(0xff), d[0]);
+    _mm256_storeu_si256(v, _mm256_add_epi16(_mm256_slli_epi16(d[0], 8), even));
+    _mm256_storeu_si256(v + 1, _mm256_add_epi16(odd_0, odd));
+    _mm256_storeu_si256(v + 2, _mm256_srai_epi16(_mm256_slli_epi16(d[2], 8), 8));
+    _mm256_storeu_si256(v + 3, _mm256_srai_epi16(d[2], 8));
 }
 #endif
 
+/* Sums over the first and the second 4 of 8 columns, a lane for each 8. */
+struct fours {
+    struct ivec of[2];
+};
+
+/* Adds up the two fours of each lane of a block format. */
+VEC_INLINE void put_sums(const struct fours *sums, int32_t out[VEC_LANES])
+{
+    int32_t fours[2][VEC_LANES];
+    ivec_store(fours[0], sums->of[0]);
+    ivec_store(fours[1], sums->of[1]);
+    for (uint32_t l = 0; l < VEC_LANES; l++) {
+        uint32_t eight = cpu_block_lane(l) / 8;
+        out[l] = fours[l % 2][eight] + fours[l % 2][eight + 1];
+    }
+}
+
 /* Sets the sums of 16 columns and of the lanes' digits. total: sums of 8 columns; all: sums of x / step; low:
  * sums of the last digit. */
-static void put_lanes(const struct cpu_vector *v, uint32_t b, struct vec total, struct ivec all,
-                      struct ivec low)
+static void put_lanes(const struct cpu_vector *v, uint32_t b, struct vec total, const struct fours *all,
+                      const struct fours *low)
 {
+    const size_t at = (size_t)b * VEC_LANES;
     float sums[VEC_LANES], *sums_16 = v->sums_16 + (size_t)4 * b;
-    int32_t wholes[VEC_LANES], lows[VEC_LANES];
     vec_store(sums, total);
-    ivec_store(wholes, all);
-    ivec_store(lows, low);
+    put_sums(all, v->lanes_all + at);
+    put_sums(low, v->lanes_low + at);
     for (uint32_t l = 0; l < VEC_LANES; l++) {
-        size_t from = cpu_block_lane(l) / VEC_LANES;
-        v->lanes_all[(size_t)b * VEC_LANES + l] = wholes[from];
-        v->lanes_high[(size_t)b * VEC_LANES + l] = (wholes[from] - lows[from]) / 256;
-        v->lanes_low[(size_t)b * VEC_LANES + l] = lows[from];
-        sums_16[l / 2] = sums[from / 2 * 2] + sums[from / 2 * 2 + 1];
+        size_t eight = cpu_block_lane(l) / 8;
+        v->lanes_high[at + l] = (v->lanes_all[at + l] - v->lanes_low[at + l]) / 256;
+        sums_16[l / 2] = sums[eight] + sums[eight + 1];
     }
 }
 
@@ -116,18 +136,20 @@ static void quantise_block(const struct cpu_vector *v, uint32_t b, const float *
     v->sums[b] = vec_sum(total);
     sum_halves(total, v->sums_32 + (size_t)2 * b);
 
-    struct ivec all = ivec_set1(0), low = all, packed[2][3];
+    const struct ivec zero = ivec_set1(0);
+    struct fours all = {{zero, zero}}, low = all;
+    struct ivec packed[2][3];
     float step = step_of(columns);
     struct vec by = vec_set1(step > 0 ? step : 1);
     for (size_t odd = 0; odd < 2; odd++) {
         for (int k = 0; k < 3; k++)
-            packed[odd][k] = ivec_set1(0);
+            packed[odd][k] = zero;
         for (size_t i = 0; i < 4 && step > 0; i++) {
             struct ivec d[3];
             struct ivec whole = ivec_nearest(vec_div(vec_bits(columns[2 * i + odd]), by));
-            all = ivec_add(all, whole);
+            all.of[i / 2] = ivec_add(all.of[i / 2], whole);
             split(whole, d);
-            low = ivec_add(low, d[2]);
+            low.of[i / 2] = ivec_add(low.of[i / 2], d[2]);
             for (int k = 0; k < 3; k++)
                 packed[odd][k] =
                     ivec_or(packed[odd][k], ivec_left(ivec_and(d[k], ivec_set1(255)), 8 * (int)i));
@@ -137,17 +159,19 @@ static void quantise_block(const struct cpu_vector *v, uint32_t b, const float *
     }
     if (v->column_digits) {
         for (size_t k = 0; k < 3; k++) {
-            int8_t *in_order = v->column_digits + at + k * 2 * CPU_BLOCK;
-            interleave(packed[0][k], packed[1][k], in_order, in_order + CPU_BLOCK);
+            int8_t *first = v->column_digits + at + k * DIGIT_BYTES;
+            to_lanes(packed[0][k], packed[1][k], first, first + CPU_BLOCK);
         }
-        put_lanes(v, b, total, all, low);
+        put_lanes(v, b, total, &all, &low);
 #if BLOCK_WIDE
-        for (size_t odd = 0; odd < 2; odd++)
-            put_wide(v->wide_digits + (size_t)b * BLOCK_WIDE_DIGITS + odd * PAIR_LANES, packed[odd]);
+        int16_t *wide = v->wide_digits + (size_t)b * BLOCK_WIDE_DIGITS;
+        put_wide(wide, v->column_digits + at);
+        put_wide(wide + BLOCK_WIDE_DIGITS / 2, v->column_digits + at + CPU_BLOCK);
 #endif
     }
     v->steps[b] = step;
-    ivec_store(v->shifted + (size_t)b * VEC_LANES, ivec_add(ivec_left(all, 3), ivec_left(all, 2)));
+    const struct ivec sum = ivec_add(all.of[0], all.of[1]);
+    ivec_store(v->shifted + (size_t)b * VEC_LANES, ivec_add(ivec_left(sum, 3), ivec_left(sum, 2)));
 }
 _Static_assert(CODES_SHIFT == (1 << 3) + (1 << 2), "the shifts above");
 

@@ -178,9 +178,10 @@ static float rule_eight(const float *x)
 /* The rule for block formats. */
 static float rule_of_blocks(const struct cpu_matrix *w, uint32_t row, const float *x)
 {
-    static const uint32_t first[8] = {0, 8, 32, 40, 16, 24, 48, 56};
+    static const uint32_t first[8] = {0, 4, 32, 36, 16, 20, 48, 52};
     const struct format *f = format_of(w->format);
     bool has_bias = format_block_has_bias(w->format);
+    uint32_t bias_cols = w->format == FORMAT_G_Q2_K ? 16 : 32;
     float acc[2][8] = {{0}}, third[8] = {0};
     for (uint32_t c = 0, lot = 0; c < w->cols; c += 64)
         for (uint32_t l = 0; l < 8; l++) {
@@ -188,13 +189,18 @@ static float rule_of_blocks(const struct cpu_matrix *w, uint32_t row, const floa
             uint64_t block = ((uint64_t)row * w->cols + col) / f->group;
             struct format_block b;
             int codes[8];
+            float some[8];
             format_block_unpack(w->format, (const uint8_t *)w->weight + block * f->block_bytes, &b);
-            for (uint32_t i = 0; i < 8; i++)
-                codes[i] = (int)b.codes[at + i];
+            for (uint32_t i = 0; i < 8; i++) {
+                uint32_t k = i < 4 ? i : i + 4; /* 4 columns, and 4 that are 8 columns after them */
+                codes[i] = (int)b.codes[at + k];
+                some[i] = x[col + k];
+            }
             float step = rule_step(x + c), *to = &acc[c / 64 % 2][l];
-            *to = fmaf(rule_lane(x + col, step, codes), b.scales[at / 16] * step, *to);
-            if (has_bias && l % 2 == 0) {
-                float sum = rule_eight(x + col) + rule_eight(x + col + 8);
+            *to = fmaf(rule_lane(some, step, codes), b.scales[at / 16] * step, *to);
+            if (has_bias && l % 2 == 0 && col % bias_cols == 0) {
+                float sum =
+                    bias_cols == 32 ? rule_group(x + col, 32) : rule_eight(x + col) + rule_eight(x + col + 8);
                 third[lot % 8] = fmaf(b.biases[at / 16], sum, third[lot % 8]);
                 lot++;
             }
