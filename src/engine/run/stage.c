@@ -224,6 +224,13 @@ void stage_close(struct stage *at)
     free(at->is_seen);
 }
 
+void stage_release(const struct stage *at)
+{
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        if (at->sides[i].store)
+            expert_store_release(at->sides[i].store);
+}
+
 /* ---- the turn ---- */
 
 static bool ask_callback(void *ctx)

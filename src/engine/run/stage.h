@@ -123,7 +123,7 @@ struct stage {
     pthread_mutex_t reading[2];
     uint32_t last_half;
     /* u32 [n_layers][top_k], on the host: a token's choices in layers that it passed without the host
-     * (pass_goes_on), valid where is_seen is set. Unused if device memory is mapped */
+     * (CHOICE_LATER in layers.c), valid where is_seen is set. Unused if device memory is mapped */
     struct exec_buffer seen;
     bool *is_seen;             /* [n_layers] */
     struct exec_buffer hidden; /* host copies of x, [n_layers + 1][max_chunk][width]; made on first use */
@@ -180,6 +180,8 @@ static inline void stage_give(struct stage *at)
     turns_end(&at->turn);
 }
 
+/* Releases the experts in use; the batches that used them must be finished. */
+void stage_release(const struct stage *at);
 /* Drops what was recorded ahead, and waits until no stopped or dropped work is in flight on the device; the
  * caller has the turn. Calls `w` meanwhile; NULL: the progress callback. ERR_INTERRUPTED. */
 int stage_wait_idle(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,

@@ -4,30 +4,12 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
-#include "engine/run/by_token.h"
 #include "engine/run/chosen.h"
 #include "engine/run/layers.h"
 
 /* Rows of the head at once, if the logits of a whole chunk are wanted. */
 enum { LOGIT_ROWS = 4 };
 _Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS, "rows of logits");
-
-/* Returns how many tokens, the first ones, have logits: a batch's parts of prompts have none. */
-static uint32_t n_rows(const struct pass *p)
-{
-    const struct arch_chunk *c = &p->chunk;
-    return c->each && !c->is_chain ? c->batch.n_single : c->n;
-}
-
-/* Records the head for tokens from .. from + n - 1 and the copy of their logits to the host. */
-static void record_head(const struct pass *p, uint32_t from, uint32_t n)
-{
-    const struct stage *at = p->at;
-    arch_head(at->arch, &p->chunk, from, n);
-    if (!at->view.logits.host && !p->chooses)
-        exec_copy(at->exec, &at->logits, p->half * at->view.logits.bytes, &at->view.logits, 0,
-                  (uint64_t)n * p->m->dir.config.vocab_size * sizeof(float));
-}
 
 /* Returns the last stage's logits of a few tokens: f32 [n][vocab_size]. If they are a host copy, they stay
  * valid until end_logits, even if the stage computes something else, which uses the other half.
@@ -54,7 +36,7 @@ static void end_logits(struct stage *at, uint32_t half)
 static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float **rows,
                     struct moeflux_err *e)
 {
-    record_head(p, from, n);
+    layers_head(p, from, n);
     *rows = logits_of(p->at, p->half);
     return exec_finish(p->at->exec, e);
 }
@@ -191,50 +173,16 @@ static void track(const struct work *w, struct stage *at)
     predictor_select(&at->predictor, places, n);
 }
 
-static bool is_last(const struct pass *p)
-{
-    return p->at == &p->m->stages[p->m->n_stages - 1];
-}
-
 /* Returns the host's view of the hidden states that enter and leave a stage. */
 static uint8_t *hidden_states(const struct stage *at)
 {
     return at->view.x.host ? at->view.x.host : at->x.host;
 }
 
-static uint64_t hidden_bytes(const struct moeflux_model *m, uint32_t n)
-{
-    return (uint64_t)n * config_width(&m->dir.config) * sizeof(float);
-}
-
 void work_hand_over(const struct work *w, const struct stage *at)
 {
     if (at + 1 < w->m->stages + w->m->n_stages)
-        memcpy(hidden_states(at + 1), hidden_states(at), hidden_bytes(w->m, w->n));
-}
-
-static int record_layers(const struct pass *p, struct moeflux_err *e)
-{
-    const struct stage *at = p->at;
-    exec_begin(at->exec);
-    if (at->fed.host)
-        exec_copy(at->exec, &at->view.fed, 0, &at->fed, 0, hidden_bytes(p->m, p->chunk.n));
-    if (at == p->m->stages)
-        arch_embed(at->arch, &p->chunk);
-    else if (p->in.buffer)
-        exec_copy(at->exec, &at->view.x, 0, p->in.buffer, p->in.off, hidden_bytes(p->m, p->chunk.n));
-    if (at == p->m->stages)
-        pass_copy_hidden(p, 0);
-    int rc = layers_run(p, e);
-    if (at->last.host)
-        exec_copy(at->exec, &at->last, 0, &at->view.x, 0, hidden_bytes(p->m, p->chunk.n));
-    return rc;
-}
-
-static void record_hidden_states(const struct pass *p)
-{
-    if (p->out.buffer)
-        exec_copy(p->at->exec, p->out.buffer, p->out.off, &p->at->view.x, 0, hidden_bytes(p->m, p->chunk.n));
+        memcpy(hidden_states(at + 1), hidden_states(at), pass_hidden_bytes(w->m, w->n));
 }
 
 void work_set_up(const struct work *w, const struct stage *at, const struct exec_watch *watch, bool on)
@@ -391,19 +339,9 @@ static int end_pass(const struct pass *p, int rc, struct moeflux_err *e)
     if (rc < 0)
         exec_abandon(p->at->exec);
     p->at->is_stopped |= rc == ERR_INTERRUPTED;
-    pass_release(p->at);
+    stage_release(p->at);
     p->at->busy_ns += clock_ns() - p->start_ns;
     return model_fault(p->m, p->at, rc, e);
-}
-
-static int record_tokens(const struct pass *p, struct moeflux_err *e)
-{
-    int rc = record_layers(p, e);
-    if (is_last(p))
-        record_head(p, 0, n_rows(p));
-    else
-        record_hidden_states(p);
-    return rc;
 }
 
 /* Finishes a chunk that another may follow. */
@@ -421,12 +359,10 @@ static int finish(const struct pass *p, struct moeflux_err *e)
 
 static int compute_chunk(const struct pass *p, bool last, struct moeflux_err *e)
 {
-    int rc = record_layers(p, e);
-    if (rc == 0 && !is_last(p))
-        record_hidden_states(p);
-    if (rc == 0 && is_last(p) && p->outputs->each_logits)
+    int rc = layers_run(p, e);
+    if (rc == 0 && pass_is_last(p) && p->outputs->each_logits)
         rc = all_logits(p, e);
-    else if (rc == 0 && is_last(p) && last && p->outputs->logits)
+    else if (rc == 0 && pass_is_last(p) && last && p->outputs->logits)
         rc = last_logits(p, e);
     else if (rc == 0)
         rc = finish(p, e);
@@ -439,12 +375,12 @@ static int run_chunk(const struct pass *p, bool last, struct moeflux_err *e)
     begin_logits(p->at, p->half);
     int rc = compute_chunk(p, last, e);
     end_logits(p->at, p->half);
-    return rc < 0 ? rc : chosen_see(p, e);
+    return rc < 0 ? rc : layers_see(p, e);
 }
 
 static int run_tokens(const struct pass *p, struct moeflux_err *e)
 {
-    int rc = record_tokens(p, e);
+    int rc = layers_run_tokens(p, e);
     if (rc == 0)
         rc = exec_finish(p->at->exec, e);
     return end_pass(p, rc, e);
@@ -457,7 +393,7 @@ static void copy_rows(const struct work *w, const struct pass *p)
 {
     const struct stage *at = p->at;
     uint64_t row = (uint64_t)w->m->dir.config.vocab_size * sizeof(float);
-    for (uint32_t i = 0; !at->view.logits.host && i < n_rows(p); i++)
+    for (uint32_t i = 0; !at->view.logits.host && i < pass_n_rows(p); i++)
         if (!w->choice[i].sampler)
             exec_copy(at->exec, &at->logits, p->half * at->view.logits.bytes + i * row, &at->view.logits,
                       i * row, row);
@@ -474,7 +410,7 @@ static int submit_tokens(const struct work *w, const struct pass *p, uint64_t *t
     note_ahead(p->at, false);
     if (p->ahead == PASS_IN_FLIGHT)
         return 0;
-    int rc = is_deferred ? exec_submit_deferred(x, ticket, e) : record_tokens(p, e);
+    int rc = is_deferred ? exec_submit_deferred(x, ticket, e) : layers_run_tokens(p, e);
     if (rc < 0 || (is_deferred && !p->chooses))
         return rc;
     if (is_deferred)
@@ -482,7 +418,7 @@ static int submit_tokens(const struct work *w, const struct pass *p, uint64_t *t
     if (p->chooses && w->is_batched)
         copy_rows(w, p);
     if (p->chooses && w->is_batched)
-        step_record_each(p->m, w->choice, n_rows(p));
+        step_record_each(p->m, w->choice, pass_n_rows(p));
     else if (p->chooses)
         step_record(p->m, w->choice, p->half);
     return exec_submit(x, ticket, e);
@@ -494,7 +430,7 @@ static int record_next(const struct work *w, const struct pass *next, struct moe
 {
     struct exec *x = next->at->exec;
     struct recorded *wanted = &next->at->ahead.wanted;
-    int rc = record_tokens(next, wanted->is_in_flight ? NULL : e);
+    int rc = layers_run_tokens(next, wanted->is_in_flight ? NULL : e);
     if (wanted->is_in_flight) {
         step_record_next(w->m, w->choice, next->half);
         if (rc == 0)
@@ -534,7 +470,7 @@ static int decode_tokens(const struct work *w, const struct pass *p, const struc
     if (rc < 0)
         work_drop_ahead(p->at, NULL);
     else if (p->chooses && w->is_batched)
-        step_end_each(p->m, w->choice, n_rows(p));
+        step_end_each(p->m, w->choice, pass_n_rows(p));
     else if (p->chooses)
         step_end(p->m, w->choice, p->half);
     if (rc == 0 && p->chooses && !w->is_batched) {
@@ -552,7 +488,7 @@ static int decode_stage(const struct work *w, const struct pass *p, struct moefl
     /* How many tokens of a chain will count is not known, nor when those come whose prompts end. */
     bool goes_on = !w->is_chain && !w->batch.n_prompts && choose_ahead(w, p, each, &next);
     int rc = end_pass(p, decode_tokens(w, p, goes_on ? &next : NULL, e), e);
-    return rc == 0 && !w->is_batched ? chosen_see(p, e) : rc;
+    return rc == 0 && !w->is_batched ? layers_see(p, e) : rc;
 }
 
 /* ---- a stage ---- */
@@ -596,7 +532,7 @@ static void feed(const struct work *w, struct stage *at)
     const struct moeflux_session *s = w->list[0];
     const struct drafter_rows *d = &s->drafter;
     uint64_t from = (uint64_t)(s->pos + w->ahead - d->fed_pos) * w->m->dir.config.hidden;
-    memcpy(at->fed.host, d->fed + from, hidden_bytes(w->m, w->n));
+    memcpy(at->fed.host, d->fed + from, pass_hidden_bytes(w->m, w->n));
 }
 
 /* Computes the angles of a token, or of the tokens of a batch or a chain. */
@@ -636,20 +572,20 @@ static bool is_plain(const struct work *w, const struct pass *p)
         return false;
     if (w->m->trace || stage_has_cpu_layers(p->at))
         return false;
-    return stage_holds_all(p->at) || (!w->is_batched && pass_is_at_once(p));
+    return stage_holds_all(p->at) || (!w->is_batched && layers_are_at_once(p));
 }
 
 int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struct moeflux_err *e)
 {
     struct stage *at = p->at;
-    bool plain = is_plain(w, p), has_rows = w->is_batched && n_rows(p) > 0;
+    bool plain = is_plain(w, p), has_rows = w->is_batched && pass_n_rows(p) > 0;
     p->chooses = plain && chooses(w, at);
     p->ahead = plain ? state_ahead(w, at) : PASS_NOT_AHEAD;
     p->half = p->ahead ? at->ahead.next.half : 1 - at->last_half;
-    *rows = (struct work_rows){.is_there = is_last(p) && (plain || has_rows),
+    *rows = (struct work_rows){.is_there = pass_is_last(p) && (plain || has_rows),
                                .is_wanted = !p->chooses,
                                .half = p->half,
-                               .n = n_rows(p)};
+                               .n = pass_n_rows(p)};
     if (rows->is_there)
         begin_logits(at, p->half);
     int rc = p->ahead != PASS_IN_FLIGHT ? fill_inputs(w, p, e) : 0;
@@ -659,11 +595,12 @@ int work_run(const struct work *w, struct pass *p, struct work_rows *rows, struc
         rc = ngram_rows_wait(&at->ngrams, at->exec, e);
     if (rc < 0)
         return rc;
-    by_token_prefetch(p, w->ids);
+    if (w->m->named)
+        chosen_prefetch_named(p, w->ids);
     if (!plain && w->ahead == 0 && !w->batch.n_prompts && (!w->is_batched || w->n <= EXEC_MAX_INVARIANT))
         track(w, at);
     rc = plain ? decode_stage(w, p, e) : has_rows ? run_tokens(p, e) : run_chunk(p, w->is_last, e);
-    if (rc == 0 && is_last(p) && w->m->keeps_hidden)
+    if (rc == 0 && pass_is_last(p) && w->m->keeps_hidden)
         drafter_take(w, (const float *)(const void *)(at->last.host ? at->last.host : at->view.x.host));
     return rc;
 }
