@@ -268,7 +268,7 @@ static int open_model(struct moeflux_model **out, const struct moeflux_options *
     if (rc == 0)
         rc = chosen_open(m, e);
     if (rc == 0)
-        rc = step_open(m, e);
+        rc = token_open(m, e);
     if (rc == 0)
         rc = open_experts(m, &p, o, how->hooks, e);
     if (rc == 0)
@@ -305,7 +305,7 @@ void moeflux_model_close(struct moeflux_model *m)
     trace_writer_close(m->trace);
     prefer_close(m);
     chosen_close(m);
-    step_close(m);
+    token_close(m);
     for (uint32_t i = 0; i < m->n_stages; i++)
         stage_close(&m->stages[i]);
     for (uint32_t i = 0; i < m->n_stages; i++)

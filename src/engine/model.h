@@ -8,7 +8,7 @@
 #include "engine/model_stats.h"
 #include "engine/run/prefer.h"
 #include "engine/run/stage.h"
-#include "engine/run/step.h"
+#include "engine/run/token.h"
 #include "experts/trace.h"
 #include "model/model_dir.h"
 #include "moeflux.h"
@@ -42,7 +42,7 @@ struct moeflux_model {
     float *inverse_frequencies;                /* [dim / 2] of each table, one after the other */
     double rope_multipliers[CONFIG_MAX_ROPES]; /* factors of cos and sin */
 
-    struct step_room step; /* belongs to the last stage */
+    struct token_room token; /* belongs to the last stage */
 
     _Atomic(uint64_t) step_ns; /* duration of the last chunk or token; UINT64_MAX before the first */
     _Atomic(uint64_t) n_marks; /* moeflux_session.mark */

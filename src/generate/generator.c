@@ -12,7 +12,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "engine/breakers.h"
-#include "engine/run/step.h"
+#include "engine/sequence.h"
 #include "generate/constrain.h"
 
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)
@@ -348,18 +348,6 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
     return evaluate(s, ids, n, &all, e);
 }
 
-/* Samples after a token that the draft has appended. */
-static int choose_drafted(struct generator *s, int32_t id, const float *row, const uint32_t *result,
-                          int32_t *next, struct moeflux_err *e)
-{
-    struct moeflux_err why;
-    sampler_accept(s->sampler, id);
-    if (!row)
-        return step_take(s->sequence, s->sampler, result, next, e);
-    *next = sampler_pick(s->sampler, row, &why);
-    return *next < 0 ? step_refuse(s->sequence, &why, e) : 0;
-}
-
 int generator_step_alone(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
 {
     const float *row;
@@ -369,10 +357,10 @@ int generator_step_alone(struct generator *s, int32_t id, bool more, int32_t *ne
         return rc;
     uint64_t start = clock_ns();
     if (rc > 0) {
-        rc = choose_drafted(s, id, row, result, next, e);
+        rc = sequence_choose(s->sequence, s->sampler, id, row, result, next, e);
         draft_count_pick(&s->draft_costs, clock_ns() - start);
     } else {
-        rc = step_run(s->sequence, id, s->sampler, more && !draft_waits(s->draft), next, e);
+        rc = sequence_step(s->sequence, id, s->sampler, more && !draft_waits(s->draft), next, e);
         draft_count(s->draft, s, clock_ns() - start);
     }
     return rc;

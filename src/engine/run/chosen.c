@@ -99,6 +99,36 @@ static const uint32_t *prediction(const struct pass *p)
     return (const uint32_t *)(const void *)(p->at->view.predicted.host ? p->at->view.predicted.host : copied);
 }
 
+/* Returns the place of a sequence, or that of the least recently seen one. */
+static uint32_t find_place(const struct stage *at, uint64_t mark)
+{
+    const struct tracked_sequence *f = at->tracked;
+    uint32_t oldest = 0;
+    for (uint32_t i = 0; i < PREDICTOR_PLACES; i++) {
+        if (f[i].mark == mark)
+            return i;
+        if (f[i].last_use < f[oldest].last_use)
+            oldest = i;
+    }
+    return oldest;
+}
+
+void chosen_track(const struct work *w, struct stage *at)
+{
+    uint32_t places[EXEC_MAX_INVARIANT];
+    bool is_apart = w->is_batched && !w->is_chain;
+    uint32_t n = is_apart ? w->n : 1, here = is_apart ? 1 : w->n_all;
+    uint64_t now = ++at->n_tracked;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct moeflux_session *s = w->list[i];
+        struct tracked_sequence *f = &at->tracked[places[i] = find_place(at, s->mark)];
+        if (f->mark != s->mark || f->pos != s->pos)
+            predictor_forget(&at->predictor, places[i]);
+        *f = (struct tracked_sequence){s->mark, s->pos + here, now};
+    }
+    predictor_select(&at->predictor, places, n);
+}
+
 /* Lists the experts of some tokens, each once. Returns how many they are. */
 static uint32_t list(const uint32_t *table, uint32_t row, const int32_t *ids, uint32_t n_tokens,
                      uint32_t *out)

@@ -9,6 +9,9 @@
 int chosen_open(struct moeflux_model *m, struct moeflux_err *e);
 void chosen_close(struct moeflux_model *m); /* zeroed is legal */
 
+/* Selects the predictor's places for the work's sequences and notes their positions after the work. What the
+ * predictor has seen of a sequence counts only if the sequence goes on from there. */
+void chosen_track(const struct work *w, struct stage *at);
 /* Prefetches the experts that the ids name in all layers of the pass's stage, before the first one computes;
  * of single tokens only. ids: [p->chunk.n]. */
 void chosen_prefetch_named(const struct pass *p, const int32_t *ids);
@@ -17,11 +20,11 @@ void chosen_prefetch_named(const struct pass *p, const int32_t *ids);
 uint32_t chosen_next(const struct pass *p, uint32_t layer);
 /* Whether the next layer's router is applied early, to predict its experts; only for single tokens. */
 bool chosen_predicts_next(const struct pass *p, uint32_t layer);
-/* Predicts a layer's experts again, on a stage that computes at once: the host sees predictions there. This prediction, made before the
- * layer's mixer, replaces the first one, made before the last layer's experts. With a random router it names
- * 0.78 of the chosen experts instead of 0.67; the likeliest four are right with 0.9. The first layer has only
- * this one, from the embedding: 0.44, the likeliest two 0.7. Useless reads take the disk's time, so both name
- * only the likelier half, for the first layer a quarter. */
+/* Predicts a layer's experts again, on a stage that computes at once: the host sees predictions there. This
+ * prediction, made before the layer's mixer, replaces the first one, made before the last layer's experts.
+ * With a random router it names 0.78 of the chosen experts instead of 0.67; the likeliest four are right with
+ * 0.9. The first layer has only this one, from the embedding: 0.44, the likeliest two 0.7. Useless reads take
+ * the disk's time, so both name only the likelier half, for the first layer a quarter. */
 void chosen_predict_again(const struct pass *p, uint32_t layer);
 /* Returns the number of chosen experts, summed over the tokens of the chunk. */
 uint64_t chosen_n_all(const struct pass *p);

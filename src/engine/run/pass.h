@@ -1,11 +1,38 @@
-/* pass.h - a forward pass: a chunk of tokens on its way through a stage's layers. */
+/* pass.h - what is evaluated on one stage (a work), and a forward pass: its tokens on their way through the
+ * stage's layers. */
 #ifndef MOEFLUX_ENGINE_RUN_PASS_H
 #define MOEFLUX_ENGINE_RUN_PASS_H
 
 #include "engine/plan/load_plan.h"
 #include "engine/session.h"
 
-/* Whether a pass was recorded ahead (work.h): its batch is deferred, or it was submitted too. */
+/* An evaluation: n tokens of one sequence, or a batch of several sequences, or a chain: n tokens of one
+ * sequence that are computed as if they were of n. */
+struct work {
+    struct moeflux_model *m;
+    struct moeflux_session *const *list;
+    const int32_t *ids; /* [n] */
+    uint32_t n;
+    uint32_t n_all;          /* n, and the tokens of the chunks that follow at once */
+    uint32_t n_after;        /* tokens that will follow the work's; their ids follow its own */
+    uint32_t keep;           /* arch_chunk.keep */
+    struct arch_batch batch; /* zeroed without is_batched, and for a chain */
+    bool is_batched, is_watched;
+    bool is_chain; /* and is_batched */
+    /* one device holds all experts and samples: the token after it may be in flight (token.h) */
+    bool runs_on;
+    bool is_last; /* outputs->logits are those of this chunk */
+    /* the recurrent states move with each chunk (forward.h), not with the sequences' positions */
+    bool is_moving;
+    uint32_t ahead; /* positions between the sequence's end and the first token */
+    uint32_t flips; /* evaluations between the sequence's end and this one */
+    const struct moeflux_outputs *outputs;
+    /* sampling on the device: [n_single] in batched decode, a chain's [n], else 1; NULL: the host gets the
+     * logits */
+    struct device_choice *choice;
+};
+
+/* Whether a pass was recorded ahead (token.h): its batch is deferred, or it was submitted too. */
 enum pass_ahead { PASS_NOT_AHEAD, PASS_DEFERRED, PASS_IN_FLIGHT };
 
 struct pass {
@@ -26,6 +53,24 @@ struct pass {
     bool is_in_pieces; /* it is recorded now: the device starts while its later layers are recorded */
     bool is_watched;   /* it may take long: submissions are kept short, and the caller may stop it */
 };
+
+/* Returns the position of sequence i of the work, and its state on the stage. Work that may be stopped, or
+ * has a token after it in flight, does not change the recurrent state in place. The KV cache needs no copy:
+ * the next chunk writes the same positions again. */
+static inline struct arch_sequence pass_sequence(const struct work *w, uint32_t i, const struct stage *at)
+{
+    const struct moeflux_session *s = w->list[i];
+    const struct stage_state *on = &s->on[at - w->m->stages];
+    bool moves = w->is_batched || w->is_watched || w->runs_on;
+    bool is_swapped = moves && !w->is_moving && w->flips % 2 != 0;
+    return (struct arch_sequence){.pos = s->pos + w->ahead,
+                                  .parity = s->parity ^ (w->flips & 1),
+                                  .kv_blocks = on->tables[ARCH_ROWS].table.address,
+                                  .ring_blocks = on->tables[ARCH_WINDOW].table.address,
+                                  .recurrent = (is_swapped ? on->recurrent_next : on->recurrent).address,
+                                  .recurrent_out =
+                                      (moves && !is_swapped ? on->recurrent_next : on->recurrent).address};
+}
 
 static inline bool pass_is_last(const struct pass *p)
 {
