@@ -1,5 +1,6 @@
 #include "engine/run/token.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -472,6 +473,7 @@ int token_decode(const struct work *w, const struct pass *p, struct moeflux_err 
 {
     struct arch_sequence each[MOEFLUX_MAX_PARALLEL];
     struct pass next;
+    assert(!p->chooses || w->choice);
     /* How many tokens of a chain will count is not known, nor when those come whose prompts end. */
     bool goes_on = !w->is_chain && !w->batch.n_prompts && choose_ahead(w, p, each, &next);
     return decode(w, p, goes_on ? &next : NULL, e);
