@@ -17,7 +17,7 @@
 // PASS: experts whose gate and up have different formats take two dispatches, one for each matrix. Both
 // halves of its rows are computed as the two matrices otherwise are. The first dispatch leaves gate p in act,
 // the second one replaces it by the activation.
-// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk
+// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk blkdenorm
 #version 460
 #define MATRICES 2
 #include "lib/memory.glsl"
