@@ -58,7 +58,9 @@ void chosen_close(struct moeflux_model *m)
 
 /* ---- what is predicted ---- */
 
-uint32_t chosen_next(const struct pass *p, uint32_t layer)
+/* Returns the next layer with experts after `layer` (UINT32_MAX: before the first); past the stage's last
+ * layer: none. */
+static uint32_t next_of(const struct pass *p, uint32_t layer)
 {
     uint32_t next = layer + 1;
     while (next < p->at->layers.end && !config_has_experts(&p->m->dir.config, next))
@@ -87,9 +89,13 @@ static bool predicts(const struct pass *p, uint32_t layer)
     return n_predicting(p) > 0 && (p->at->predictor.kind & PREDICT_ROUTER) && reads_ahead_of(p, layer);
 }
 
-bool chosen_predicts_next(const struct pass *p, uint32_t layer)
+bool chosen_predict_next(const struct pass *p, uint32_t layer)
 {
-    return predicts(p, chosen_next(p, layer));
+    uint32_t next = next_of(p, layer);
+    bool does = predicts(p, next);
+    if (does)
+        arch_predict_experts(p->at->arch, &p->chunk, next);
+    return does;
 }
 
 /* Returns the host's copy of the predicted experts. */
@@ -272,7 +278,7 @@ static uint64_t round_table(const struct pass *p, uint32_t round_idx, uint32_t l
 static int read_ahead_of_chunk(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    uint32_t next = chosen_next(p, layer), n_experts = m->dir.config.n_experts;
+    uint32_t next = next_of(p, layer), n_experts = m->dir.config.n_experts;
     uint64_t n_pairs = (uint64_t)p->chunk.n * m->dir.config.top_k;
     if (n_pairs < 4 * (uint64_t)n_experts || !reads_ahead_of(p, next))
         return 0;
@@ -333,7 +339,7 @@ static void read_ahead(const struct pass *p, uint32_t layer, uint32_t each)
 /* Prefetches experts of the next layer, to keep the disk busy while those of `layer` compute. */
 static void read_ahead_of_next(const struct pass *p, uint32_t layer)
 {
-    uint32_t next = chosen_next(p, layer);
+    uint32_t next = next_of(p, layer);
     bool comes_again = p->at->computes_at_once && predicts(p, next);
     read_ahead(p, next, comes_again ? div_up(p->m->dir.config.top_k, 2) : UINT32_MAX);
 }
@@ -343,7 +349,7 @@ void chosen_predict_again(const struct pass *p, uint32_t layer)
     struct moeflux_model *m = p->m;
     if (!config_has_experts(&m->dir.config, layer) || !predicts(p, layer))
         return;
-    bool is_first = layer == chosen_next(p, UINT32_MAX);
+    bool is_first = layer == next_of(p, UINT32_MAX);
     arch_predict_experts(p->at->arch, &p->chunk, layer);
     read_ahead(p, layer, div_up(m->dir.config.top_k, is_first ? 4 : 2));
 }

@@ -15,11 +15,9 @@ void chosen_track(const struct work *w, struct stage *at);
 /* Prefetches the experts that the ids name in all layers of the pass's stage, before the first one computes;
  * of single tokens only. ids: [p->chunk.n]. */
 void chosen_prefetch_named(const struct pass *p, const int32_t *ids);
-/* Returns the next layer with experts after `layer` (UINT32_MAX: before the first); past the stage's last
- * layer: none. */
-uint32_t chosen_next(const struct pass *p, uint32_t layer);
-/* Whether the next layer's router is applied early, to predict its experts; only for single tokens. */
-bool chosen_predicts_next(const struct pass *p, uint32_t layer);
+/* Applies the router of the next layer with experts early, to predict its experts; only for single tokens, if
+ * experts may have to be read there. Returns whether it does. */
+bool chosen_predict_next(const struct pass *p, uint32_t layer);
 /* Predicts a layer's experts again, on a stage that computes at once: the host sees predictions there. This
  * prediction, made before the layer's mixer, replaces the first one, made before the last layer's experts.
  * With a random router it names 0.78 of the chosen experts instead of 0.67; the likeliest four are right with

@@ -240,8 +240,7 @@ static struct arch_sequence link_of(const struct work *w, uint32_t i, const stru
 static struct pass pass_of(const struct work *w, struct stage *at,
                            struct arch_sequence each[MOEFLUX_MAX_PARALLEL])
 {
-    struct pass p = {.s = w->is_batched ? NULL : w->list[0],
-                     .m = w->m,
+    struct pass p = {.m = w->m,
                      .at = at,
                      .outputs = w->outputs,
                      .start_ns = clock_ns(),

@@ -61,10 +61,8 @@ static void show_choice(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
     uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
-    bool has_prediction = chosen_predicts_next(p, layer);
     arch_choose_experts(p->at->arch, &p->chunk, layer);
-    if (has_prediction)
-        arch_predict_experts(p->at->arch, &p->chunk, chosen_next(p, layer));
+    bool has_prediction = chosen_predict_next(p, layer);
     if (pass_is_on_cpu(p, layer) || m->trace || pass_prefers(p, layer))
         copy_to_host(p, pass_is_on_cpu(p, layer));
     if (pass_prefers(p, layer))

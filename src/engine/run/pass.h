@@ -36,7 +36,6 @@ struct work {
 enum pass_ahead { PASS_NOT_AHEAD, PASS_DEFERRED, PASS_IN_FLIGHT };
 
 struct pass {
-    struct moeflux_session *s;
     struct moeflux_model *m;
     struct stage *at; /* the stage that the pass is on; the functions below concern this stage's layers */
     struct arch_chunk chunk;

@@ -343,7 +343,6 @@ static bool choose_ahead(const struct work *w, const struct pass *here,
     bool is_batched = a->wanted.is_batched;
     memcpy(each, a->wanted.each, a->wanted.n * sizeof *each);
     *next = *here;
-    next->s = NULL;
     next->progress = NULL;
     next->ahead = PASS_NOT_AHEAD;
     next->awaits_rows = next->is_in_pieces = false;
