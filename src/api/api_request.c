@@ -41,7 +41,7 @@ static void pass_on(const json_t *in, bool chat, json_t *out, struct refusal *re
         set(out, "max_tokens", json_integer(DEFAULT_COMPLETION), refusal);
     json_object_foreach((json_t *)(uintptr_t)in, name, value)
     {
-        const char *field = request_field_find(name, place);
+        const char *field = request_fields_find(name, place);
         /* Clients that send both limits mean the newer one. */
         bool is_older =
             field && strcmp(field, "max_tokens") == 0 && strcmp(name, newer) != 0 && fields_get(in, newer);

@@ -8,6 +8,7 @@
 #include "engine/plan/devices.h"
 #include "engine/plan/load_plan.h"
 #include "engine/plan/stage_plan.h"
+#include "engine/run/chosen.h"
 #include "engine/run/drafter.h"
 #include "engine/sequence.h"
 #include "engine/state/stores.h"
@@ -265,9 +266,9 @@ static int open_model(struct moeflux_model **out, const struct moeflux_options *
     if (rc == 0)
         rc = prefer_open(m, o->prefer_resident, e);
     if (rc == 0)
-        rc = by_token_open(m, e);
+        rc = chosen_open(m, e);
     if (rc == 0)
-        rc = step_open(m, e);
+        rc = token_open(m, e);
     if (rc == 0)
         rc = open_experts(m, &p, o, how->hooks, e);
     if (rc == 0)
@@ -303,8 +304,8 @@ void moeflux_model_close(struct moeflux_model *m)
     moeflux_model_close(m->drafter);
     trace_writer_close(m->trace);
     prefer_close(m);
-    by_token_close(m);
-    step_close(m);
+    chosen_close(m);
+    token_close(m);
     for (uint32_t i = 0; i < m->n_stages; i++)
         stage_close(&m->stages[i]);
     for (uint32_t i = 0; i < m->n_stages; i++)

@@ -6,10 +6,9 @@
 #include <stdatomic.h>
 
 #include "engine/model_stats.h"
-#include "engine/run/by_token.h"
 #include "engine/run/prefer.h"
 #include "engine/run/stage.h"
-#include "engine/run/step.h"
+#include "engine/run/token.h"
 #include "experts/trace.h"
 #include "model/model_dir.h"
 #include "moeflux.h"
@@ -25,7 +24,9 @@ struct moeflux_model {
     bool keeps_hidden;                /* evaluations leave hidden states (drafter.h) */
     bool drafter_waits;               /* new sequences begin with DRAFTER_WAITS */
     struct prefer prefer;
-    struct by_token by_token;
+    /* [n_layers], each [vocab_size][own_top_k]: experts that ids name (chosen.h); NULL: a layer without a
+     * table, or no layer has one */
+    uint32_t **named;
     struct trace_writer *trace; /* NULL: choices are not recorded */
     struct moeflux_progress progress;
     /* every expert is in a device slot: no layer waits for the router's choice. False with a trace */
@@ -41,7 +42,7 @@ struct moeflux_model {
     float *inverse_frequencies;                /* [dim / 2] of each table, one after the other */
     double rope_multipliers[CONFIG_MAX_ROPES]; /* factors of cos and sin */
 
-    struct step_room step; /* belongs to the last stage */
+    struct token_room token; /* belongs to the last stage */
 
     _Atomic(uint64_t) step_ns; /* duration of the last chunk or token; UINT64_MAX before the first */
     _Atomic(uint64_t) n_marks; /* moeflux_session.mark */

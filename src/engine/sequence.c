@@ -339,7 +339,7 @@ static int eval_part(struct moeflux_session *s, const int32_t *ids, uint32_t lef
                      const struct moeflux_outputs *outputs, int *rest, struct moeflux_err *e)
 {
     struct moeflux_model *m = s->model;
-    struct forward_call c = {.list = &s, .ids = ids, .n = left, .outputs = outputs};
+    struct forward_call c = {.list = &s, .ids = ids, .n = left, .outputs = outputs, .choices = s->choice};
     bool keeps = m->recurrent_state_bytes && s->checkpoint_at > s->pos;
     if (keeps)
         pthread_mutex_lock(&m->keeping);
@@ -413,4 +413,65 @@ int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t
     if (rc == 0)
         rc = sequence_reserve(s, s->pos + n, e);
     return rc < 0 ? rc : sequence_run(s, ids, n, outputs, "reading the prompt", e);
+}
+
+/* ---- a token, and the choice of the next one ---- */
+
+/* Adds the position of the last token to why no id can be chosen; returns the code. */
+static int refuse(const struct moeflux_session *s, const struct moeflux_err *why, struct moeflux_err *e)
+{
+    return err_set(e, why->code, "position %u: %.400s", s->pos - 1, why->text);
+}
+
+/* Takes the id that a device has sampled. */
+static int take(const struct moeflux_session *s, struct sampler *sampler, const uint32_t result[2],
+                int32_t *next, struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    if (result[1] != SAMPLE_OK) {
+        if (!sampler_check_mask(sampler, &why))
+            sampler_refuse(result[1], result[0], s->model->token.sample.n, &why);
+        return refuse(s, &why, e);
+    }
+    sampler_skip(sampler);
+    *next = (int32_t)result[0];
+    return 0;
+}
+
+int sequence_choose(const struct moeflux_session *s, struct sampler *sampler, int32_t id, const float *logits,
+                    const uint32_t result[2], int32_t *next, struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    sampler_accept(sampler, id);
+    if (!logits)
+        return take(s, sampler, result, next, e);
+    *next = sampler_pick(sampler, logits, &why);
+    return *next < 0 ? refuse(s, &why, e) : 0;
+}
+
+/* Whether the next token may be begun before the host knows it, and there is room for it. */
+static bool may_go_on(struct moeflux_session *s)
+{
+    return s->model->resident && s->model->n_stages == 1 && s->pos + 1 < s->max_context &&
+           sequence_reserve(s, s->pos + 2, NULL) == 0;
+}
+
+int sequence_step(struct moeflux_session *s, int32_t id, struct sampler *sampler, bool more, int32_t *next,
+                  struct moeflux_err *e)
+{
+    struct moeflux_model *m = s->model;
+    uint32_t vocab = m->dir.config.vocab_size, n_ids = sampler_next_rule(sampler, 0).n_ids;
+    if (n_ids != vocab)
+        return err_set(e, ERR_USAGE, "a sampler of %u ids, the model has %u", n_ids, vocab);
+    if (!s->logits && !(s->logits = mem_new(vocab, sizeof *s->logits, e)))
+        return ERR_MEMORY;
+    struct device_choice c = {.sampler = sampler, .id = id};
+    bool on_device = m->step_ns <= QUICK_NS && token_takes(m, sampler);
+    c.more = on_device && more && may_go_on(s);
+    s->choice = on_device ? &c : NULL;
+    int rc = moeflux_session_eval(s, &id, 1, &(struct moeflux_outputs){.logits = s->logits}, e);
+    s->choice = NULL;
+    if (rc < 0)
+        return rc;
+    return sequence_choose(s, sampler, id, c.is_made ? NULL : s->logits, c.result, next, e);
 }

@@ -1,4 +1,5 @@
-/* sequence.h - evaluates the tokens of a sequence in chunks, and keeps its memory. */
+/* sequence.h - evaluates the tokens of a sequence, a prompt in chunks or a token with the choice of the next
+ * one, and keeps its memory. */
 #ifndef MOEFLUX_ENGINE_SEQUENCE_H
 #define MOEFLUX_ENGINE_SEQUENCE_H
 
@@ -25,6 +26,14 @@ void sequence_set_position(struct moeflux_session *s, uint32_t pos, uint32_t par
  * name in progress reports. ids may point into s->history, where these ids belong. */
 int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                  const struct moeflux_outputs *outputs, const char *what, struct moeflux_err *e);
+/* Does the work of moeflux_session_step for callers inside the project, which pass the sampler itself. The
+ * last device samples if it can follow the sampler, else the host does. */
+int sequence_step(struct moeflux_session *s, int32_t id, struct sampler *sampler, bool more, int32_t *next,
+                  struct moeflux_err *e);
+/* Accepts the sequence's last token, `id`, and chooses the next one: samples from the logits after it, or if
+ * they are NULL takes what a device has sampled (device_choice.result). */
+int sequence_choose(const struct moeflux_session *s, struct sampler *sampler, int32_t id, const float *logits,
+                    const uint32_t result[2], int32_t *next, struct moeflux_err *e);
 /* Reports progress to the model's callback and, while several tokens are evaluated, to the sequence's
  * watcher. Returns whether to continue. */
 bool sequence_report(const struct moeflux_session *s, uint64_t done, uint64_t total);

@@ -53,8 +53,8 @@ struct moeflux_session {
     uint32_t window_from;          /* windows have no rows of earlier positions (stores_window_from) */
     bool is_stopped;               /* a chunk was stopped: the device may still write to recurrent_next */
     int32_t *history;              /* [max_context]: the tokens' ids, -1: not known */
-    float *logits;                 /* [vocab_size]: for sampling on the host (step.c); made on first use */
-    struct device_choice *choice;  /* sampling after the current token; NULL: its logits go to the host */
+    float *logits; /* [vocab_size]: for sampling on the host (sequence_step); made on first use */
+    struct device_choice *choice; /* sampling after the current token; NULL: its logits go to the host */
     struct checkpoints checkpoints;
     uint32_t checkpoint_every; /* tokens; 0: never */
     uint32_t checkpoint_at;    /* a position that the next evaluation passes; 0: none */

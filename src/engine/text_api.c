@@ -6,7 +6,7 @@
 #include "base/mem.h"
 #include "engine/breakers.h"
 #include "engine/run/batched.h"
-#include "engine/run/step.h"
+#include "engine/sequence.h"
 #include "engine/session.h"
 #include "moeflux.h"
 #include "sample/sampler.h"
@@ -212,7 +212,7 @@ void moeflux_sampler_restrict(struct moeflux_sampler *s, const uint64_t *ids)
 int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
                          int32_t *next, struct moeflux_err *e)
 {
-    return step_run(s, id, sampler->sampler, more, next, e);
+    return sequence_step(s, id, sampler->sampler, more, next, e);
 }
 
 /* Returns room for the logits of the session's last token. */

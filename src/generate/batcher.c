@@ -297,7 +297,7 @@ static bool is_alone(struct batcher *b)
 /* Whether the token needs no others: no answer waits for a batch, or the token was in a chain of drafts. */
 static bool goes_alone(const struct batcher_slot *slot, const struct generator *g, int32_t id)
 {
-    return slot->batcher->is_exact && (draft_has(g->draft, g, id) || is_alone(slot->batcher));
+    return slot->batcher->is_exact && (draft_has(g, id) || is_alone(slot->batcher));
 }
 
 /* The caller holds the lock. */
@@ -369,7 +369,7 @@ static int eval_token(void *ctx, struct generator *g, int32_t id, struct moeflux
     if (!slot->has_joined)
         return eval_prompt(ctx, g, &id, 1, true, e);
     if (g->draft && goes_alone(slot, g, id))
-        return generator_token_alone(g, id, e);
+        return draft_token(g, id, e);
     return eval_one(slot, g, id, NULL, e);
 }
 
@@ -380,7 +380,7 @@ static int eval_step(void *ctx, struct generator *g, int32_t id, bool more, int3
 {
     struct batcher_slot *slot = ctx;
     if (goes_alone(slot, g, id))
-        return generator_step_alone(g, id, more, next, e);
+        return draft_step(g, id, more, next, e);
     int rc = eval_one(slot, g, id, g->sampler, e);
     return rc ? rc : batched_choose(&slot->token, g->sampler, next, e);
 }

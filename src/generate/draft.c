@@ -1,5 +1,6 @@
 #include "generate/draft.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +8,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
-#include "engine/session.h"
+#include "engine/sequence.h"
 #include "generate/generator.h"
 #include "generate/lookup.h"
 
@@ -378,18 +379,20 @@ static int run(struct draft *d, struct generator *g, struct moeflux_err *e)
     return n;
 }
 
-bool draft_has(const struct draft *d, const struct generator *g, int32_t id)
+bool draft_has(const struct generator *g, int32_t id)
 {
-    return d && verify_has(g->sequence, id);
+    return g->draft && verify_has(g->sequence, id);
 }
 
-int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **row, const uint32_t **result,
-               struct moeflux_err *e)
+/* Appends a token to the sequence, if it was in a chain or a chain is worth while. Returns 1: *row are the
+ * logits after it, [vocab_size], borrowed until the next call; or NULL, and *result is what the device has
+ * sampled (sequence_choose). Returns 0: the caller evaluates the token. */
+static int eval(struct draft *d, struct generator *g, int32_t id, const float **row, const uint32_t **result,
+                struct moeflux_err *e)
 {
-    *row = NULL;
-    if (!d || d->most == 0)
+    if (d->most == 0)
         return 0;
-    bool has = draft_has(d, g, id);
+    bool has = draft_has(g, id);
     bool is_auto = d->options.kind == DRAFT_AUTO && g->model->drafter;
     int prepared = d->options.kind != DRAFT_MTP ? prepare(d, g, id) : has ? 0 : prepare_mtp(d, g, id, e);
     if (prepared == 0 && is_auto && !has)
@@ -410,16 +413,10 @@ int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **r
     return 1;
 }
 
-bool draft_waits(const struct draft *d)
-{
-    return d && d->waits;
-}
-
-void draft_count(struct draft *d, struct generator *g, uint64_t ns)
+/* Counts the evaluation of a token by itself, with the sampling after it, which took so long. */
+static void count(struct draft *d, struct generator *g, uint64_t ns)
 {
     struct draft_costs *c = &g->draft_costs;
-    if (!d)
-        return;
     d->counts.n_runs++;
     c->single_ns = c->single_ns ? c->single_ns - c->single_ns / 8 + ns / 8 : ns;
     layer_costs_single(&c->layer, ns);
@@ -428,10 +425,52 @@ void draft_count(struct draft *d, struct generator *g, uint64_t ns)
         c->slope -= c->slope / 256;
 }
 
-void draft_count_pick(struct draft_costs *c, uint64_t ns)
+/* Counts the time of the sampling after a token of a chain. */
+static void count_pick(struct draft_costs *c, uint64_t ns)
 {
     c->pick_ns = c->pick_ns ? c->pick_ns - c->pick_ns / 8 + ns / 8 : ns;
     c->layer.spent_ns += ns;
+}
+
+int draft_step(struct generator *g, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
+{
+    struct draft *d = g->draft;
+    const float *row;
+    const uint32_t *result;
+    if (!d)
+        return sequence_step(g->sequence, id, g->sampler, more, next, e);
+    int rc = eval(d, g, id, &row, &result, e);
+    if (rc < 0)
+        return rc;
+    uint64_t start = clock_ns();
+    if (rc > 0) {
+        rc = sequence_choose(g->sequence, g->sampler, id, row, result, next, e);
+        count_pick(&g->draft_costs, clock_ns() - start);
+    } else {
+        /* Tokens are to be proposed after this one: then the device does not begin the next one. */
+        rc = sequence_step(g->sequence, id, g->sampler, more && !d->waits, next, e);
+        count(d, g, clock_ns() - start);
+    }
+    return rc;
+}
+
+int draft_token(struct generator *g, int32_t id, struct moeflux_err *e)
+{
+    const float *row;
+    const uint32_t *result;
+    int rc = g->draft ? eval(g->draft, g, id, &row, &result, e) : 0;
+    if (rc < 0)
+        return rc;
+    if (rc > 0) {
+        assert(row); /* draft_options.needs_logits */
+        memcpy(g->logits, row, g->info.vocab_size * sizeof *row);
+        return 0;
+    }
+    uint64_t start = clock_ns();
+    rc = moeflux_session_eval(g->sequence, &id, 1, &(struct moeflux_outputs){.logits = g->logits}, e);
+    if (g->draft)
+        count(g->draft, g, clock_ns() - start);
+    return rc;
 }
 
 struct draft_counts draft_counts_of(const struct draft *d)

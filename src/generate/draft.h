@@ -1,4 +1,5 @@
-/* draft.h - proposes tokens that may follow, and evaluates them with the current one (engine/run/verify.h).
+/* draft.h - evaluates the tokens of one answer: each by itself, or with proposed ones that may follow it
+ * (engine/run/verify.h).
  *
  * A proposed token counts when it is the one that is chosen after those before it: with the same logits, the
  * same constraint and the same random number as without drafts. So drafts change no answer, only the number
@@ -67,20 +68,14 @@ struct draft_counts {
 int draft_new(struct draft **out, const struct draft_options *o, struct generator *g, struct moeflux_err *e);
 void draft_free(struct draft *d); /* NULL is legal */
 
-/* Appends a token to the generator's sequence, if it was in a chain or a chain is worth while. Returns 1:
- * *row are the logits after it, [vocab_size], borrowed until the next call; or NULL, and *result is what the
- * device has sampled (step_take). Returns 0: the caller evaluates the token. */
-int draft_eval(struct draft *d, struct generator *g, int32_t id, const float **row, const uint32_t **result,
-               struct moeflux_err *e);
-/* Returns whether draft_eval would return the logits after this token without an evaluation. */
-bool draft_has(const struct draft *d, const struct generator *g, int32_t id);
-/* Returns whether the caller's evaluation of the token should not begin the next one too: tokens are to be
- * proposed after this one. */
-bool draft_waits(const struct draft *d);
-/* Counts an evaluation by the caller with the sampling after it, which took so long. */
-void draft_count(struct draft *d, struct generator *g, uint64_t ns);
-/* Counts the time of the sampling after a token that draft_eval has appended. */
-void draft_count_pick(struct draft_costs *c, uint64_t ns);
+/* Appends a token to the generator's sequence, passes it to the sampler and samples the next one. With a
+ * draft the token may have been in a chain, or a chain begins with it. more: the next token will probably be
+ * evaluated (moeflux_session_step). */
+int draft_step(struct generator *g, int32_t id, bool more, int32_t *next, struct moeflux_err *e);
+/* Appends a token; g->logits gets the logits after it. */
+int draft_token(struct generator *g, int32_t id, struct moeflux_err *e);
+/* Returns whether the token needs no evaluation, since it was in the last chain. */
+bool draft_has(const struct generator *g, int32_t id);
 struct draft_counts draft_counts_of(const struct draft *d); /* NULL: zeros */
 
 /* Returns the tokens per evaluation; n_runs is not 0. */

@@ -1,6 +1,5 @@
 #include "generate/generator.h"
 
-#include <assert.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +11,6 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "engine/breakers.h"
-#include "engine/run/step.h"
 #include "generate/constrain.h"
 
 int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)
@@ -296,29 +294,10 @@ void generator_unshare(struct generator *s)
     *s = (struct generator){0};
 }
 
-int generator_token_alone(struct generator *s, int32_t id, struct moeflux_err *e)
-{
-    const float *row;
-    const uint32_t *result;
-    int rc = draft_eval(s->draft, s, id, &row, &result, e);
-    if (rc < 0)
-        return rc;
-    if (rc > 0) {
-        assert(row); /* draft_options.needs_logits */
-        memcpy(s->logits, row, s->info.vocab_size * sizeof *row);
-        return 0;
-    }
-    uint64_t start = clock_ns();
-    rc = moeflux_session_eval(s->sequence, &id, 1, &(struct moeflux_outputs){.logits = s->logits}, e);
-    draft_count(s->draft, s, clock_ns() - start);
-    return rc;
-}
-
 /* Evaluates a token whose logits alone are wanted. */
 static int evaluate_one(struct generator *s, int32_t id, struct moeflux_err *e)
 {
-    return s->evaluator.token ? s->evaluator.token(s->evaluator.ctx, s, id, e)
-                              : generator_token_alone(s, id, e);
+    return s->evaluator.token ? s->evaluator.token(s->evaluator.ctx, s, id, e) : draft_token(s, id, e);
 }
 
 static int evaluate(struct generator *s, const int32_t *ids, size_t n, const struct moeflux_outputs *outputs,
@@ -346,42 +325,6 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
     struct moeflux_outputs all = outputs ? *outputs : (struct moeflux_outputs){0};
     all.logits = s->logits;
     return evaluate(s, ids, n, &all, e);
-}
-
-/* Samples after a token that the draft has appended. */
-static int choose_drafted(struct generator *s, int32_t id, const float *row, const uint32_t *result,
-                          int32_t *next, struct moeflux_err *e)
-{
-    struct moeflux_err why;
-    sampler_accept(s->sampler, id);
-    if (!row)
-        return step_take(s->sequence, s->sampler, result, next, e);
-    *next = sampler_pick(s->sampler, row, &why);
-    return *next < 0 ? step_refuse(s->sequence, &why, e) : 0;
-}
-
-int generator_step_alone(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
-{
-    const float *row;
-    const uint32_t *result;
-    int rc = draft_eval(s->draft, s, id, &row, &result, e);
-    if (rc < 0)
-        return rc;
-    uint64_t start = clock_ns();
-    if (rc > 0) {
-        rc = choose_drafted(s, id, row, result, next, e);
-        draft_count_pick(&s->draft_costs, clock_ns() - start);
-    } else {
-        rc = step_run(s->sequence, id, s->sampler, more && !draft_waits(s->draft), next, e);
-        draft_count(s->draft, s, clock_ns() - start);
-    }
-    return rc;
-}
-
-int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e)
-{
-    return s->evaluator.step ? s->evaluator.step(s->evaluator.ctx, s, id, more, next, e)
-                             : generator_step_alone(s, id, more, next, e);
 }
 
 int generator_choose(struct generator *s, int32_t *id, struct moeflux_err *e)

@@ -19,8 +19,8 @@ struct generator;
 
 /* Replaces the evaluation of prompts and single tokens, for batches. prompt: appends a part of a prompt,
  * n >= 1 tokens, to the generator's sequence; is_end: its `logits` get those after the last one. token:
- * appends a token and puts the logits after it into `logits`. step: does the work of generator_step; it may
- * call generator_step_alone. */
+ * appends a token and puts the logits after it into `logits`. step: does the work of draft_step, which it may
+ * call. */
 struct generator_evaluator {
     int (*prompt)(void *ctx, struct generator *s, const int32_t *ids, uint32_t n, bool is_end,
                   struct moeflux_err *e);
@@ -124,11 +124,12 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
 
 /* Evaluates one token, passes it to the sampler and samples the next one. s->logits may not be set. more: the
  * next token will probably be evaluated (moeflux_session_step). */
-int generator_step(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e);
-int generator_step_alone(struct generator *s, int32_t id, bool more, int32_t *next, struct moeflux_err *e);
-/* Appends a token to the sequence; s->logits gets the logits after it. As for generator_step_alone, the draft
- * may have them already. */
-int generator_token_alone(struct generator *s, int32_t id, struct moeflux_err *e);
+static inline int generator_step(struct generator *s, int32_t id, bool more, int32_t *next,
+                                 struct moeflux_err *e)
+{
+    return s->evaluator.step ? s->evaluator.step(s->evaluator.ctx, s, id, more, next, e)
+                             : draft_step(s, id, more, next, e);
+}
 /* Samples *id from s->logits, which are those of the last token. */
 int generator_choose(struct generator *s, int32_t *id, struct moeflux_err *e);
 

@@ -131,7 +131,7 @@ static int collect_fields(struct request *r, json_t *root, struct moeflux_err *e
     int rc = 0;
     json_object_foreach(root, name, value)
     {
-        const char *field = request_field_find(name, REQUEST_IN_LINE);
+        const char *field = request_fields_find(name, REQUEST_IN_LINE);
         rc = field ? set_field(r, field, value, where.text, e)
                    : err_set(e, ERR_FORMAT, "%s: unknown field \"%.60s\"", where.text, name);
         if (rc)

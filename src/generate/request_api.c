@@ -76,7 +76,7 @@ static const char *find_field(const char *name, struct moeflux_err *e)
         err_set(e, ERR_USAGE, "a request has one answer, so no field \"n\"; max_tokens limits its tokens");
         return NULL;
     }
-    const char *field = request_field_find(name, REQUEST_IN_LINE);
+    const char *field = request_fields_find(name, REQUEST_IN_LINE);
     if (field && strcmp(field, "id") != 0)
         return field;
     err_set(e, ERR_USAGE, "a request has no field \"%.60s\"", name);

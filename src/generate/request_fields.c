@@ -93,7 +93,7 @@ static bool list_has(const char *list, const char *name, bool loose)
     return false;
 }
 
-const char *request_field_find(const char *name, unsigned places)
+const char *request_fields_find(const char *name, unsigned places)
 {
     bool loose = places == LINE;
     for (size_t i = 0; i < N_NAMES; i++)

@@ -20,7 +20,7 @@ enum {
 };
 
 /* Returns the field that a name stands for, in `places` at least; "-" counts as "_" in a line. NULL: none. */
-const char *request_field_find(const char *name, unsigned places);
+const char *request_fields_find(const char *name, unsigned places);
 
 /* Sets r->options to what r->fields says, checked. `where` begins the errors. ERR_FORMAT, ERR_USAGE,
  * ERR_UNSUPPORTED, ERR_MEMORY. */

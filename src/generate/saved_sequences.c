@@ -54,7 +54,7 @@ static void forget(struct saved_sequences *v, size_t idx)
 {
     v->bytes -= v->items[idx].places.bytes;
     free(v->items[idx].path);
-    state_places_free(&v->items[idx].places);
+    places_free(&v->items[idx].places);
     v->items[idx] = v->items[--v->n];
 }
 
@@ -130,12 +130,12 @@ static int look_at(struct saved_sequences *v, const char *name, struct moeflux_e
         return 0;
     if (!(x.path = file_join(v->dir, name, e)))
         return ERR_MEMORY;
-    int rc = state_places_read(&x.places, v->model, x.path, &why);
+    int rc = places_read(&x.places, v->model, x.path, &why);
     if (!rc && add_item(v, &x, e) == 0) {
         v->items[v->n - 1].last_use = written_at(x.path);
         return 0;
     }
-    state_places_free(&x.places);
+    places_free(&x.places);
     free(x.path);
     /* A file that cannot be read does not belong to this model. */
     return rc ? 0 : ERR_MEMORY;
@@ -183,7 +183,7 @@ uint32_t saved_sequences_find(struct saved_sequences *v, const int32_t *ids, uin
     uint32_t best = 0;
     *n_usable = 0;
     for (size_t i = 0; i < v->n; i++) {
-        const struct state_places *p = &v->items[i].places;
+        const struct places *p = &v->items[i].places;
         struct prefix_held held = {p->ids, p->n_tokens, p->checkpoints, p->n_checkpoints, p->recurrent};
         uint32_t here = prefix_usable(&held, ids, n);
         if (here > *n_usable) {
@@ -228,10 +228,10 @@ int saved_sequences_load(struct saved_sequences *v, uint32_t idx, struct moeflux
 /* ---- saving ---- */
 
 /* Removes the files of prefixes of a new one, which is on the disk already. */
-static void supersede(struct saved_sequences *v, const struct state_places *fresh, const char *path)
+static void supersede(struct saved_sequences *v, const struct places *fresh, const char *path)
 {
     for (size_t i = v->n; i-- > 0;) {
-        const struct state_places *p = &v->items[i].places;
+        const struct places *p = &v->items[i].places;
         if (prefix_common(p->ids, p->n_tokens, fresh->ids, fresh->n_tokens) < p->n_tokens)
             continue;
         if (strcmp(v->items[i].path, path) == 0)
@@ -251,13 +251,13 @@ static int save(struct saved_sequences *v, struct moeflux_session *s, struct moe
     x.path = file_join(v->dir, name, e);
     int rc = x.path ? moeflux_session_save(s, x.path, MOEFLUX_STATE_V3, e) : ERR_MEMORY;
     if (!rc)
-        rc = state_places_read(&x.places, v->model, x.path, e);
+        rc = places_read(&x.places, v->model, x.path, e);
     if (!rc) {
         supersede(v, &x.places, x.path);
         rc = add_item(v, &x, e);
     }
     if (rc) {
-        state_places_free(&x.places);
+        places_free(&x.places);
         free(x.path);
     }
     return rc;

@@ -25,7 +25,7 @@ struct saved_limits {
 
 struct saved_sequence {
     char *path;
-    struct state_places places;
+    struct places places;
     uint64_t last_use;
 };
 

@@ -125,7 +125,7 @@ static uint32_t before_question(const struct request *r, struct generator *g, co
     return least;
 }
 
-void turn_cuts_find(const struct request *r, struct generator *g, struct prefix_cuts *cuts)
+void turn_stops_find_cuts(const struct request *r, struct generator *g, struct prefix_cuts *cuts)
 {
     const json_t *messages = json_object_get(r->fields, "messages");
     size_t n_messages = json_array_size(messages);

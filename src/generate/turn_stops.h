@@ -15,6 +15,6 @@ void turn_stops_find(const struct request *r, struct generator *g, struct prefix
 /* Fills `cuts` with the ends of what other requests may begin with, too: the system text with the tools,
  * and all that comes before the last question, such as examples. It depends on the request alone. r:
  * encoded by g. */
-void turn_cuts_find(const struct request *r, struct generator *g, struct prefix_cuts *cuts);
+void turn_stops_find_cuts(const struct request *r, struct generator *g, struct prefix_cuts *cuts);
 
 #endif

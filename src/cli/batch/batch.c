@@ -154,7 +154,7 @@ static void find_cuts(struct batch *b, struct queue_item *item, struct choice *c
         if (i > 0 && has_prompt_of(&choices[i], &choices[i - 1]))
             choices[i].cuts = choices[i - 1].cuts;
         else
-            turn_cuts_find(&choices[i].request, &b->generator, &choices[i].cuts);
+            turn_stops_find_cuts(&choices[i].request, &b->generator, &choices[i].cuts);
     item->cuts = choices->cuts;
 }
 

@@ -7,7 +7,6 @@
 #include "base/mem.h"
 #include "engine/run/batched.h"
 #include "engine/run/forward.h"
-#include "engine/run/step.h"
 #include "engine/sequence.h"
 
 uint32_t moeflux_max_batched(const struct moeflux_model *m)
@@ -69,7 +68,7 @@ static struct device_choice *choices_of(const struct batched_token *tokens, uint
     bool has_one = false;
     for (uint32_t i = 0; i < n; i++) {
         const struct batched_token *t = &tokens[i];
-        bool takes = t->sampler && step_takes(m, t->sampler);
+        bool takes = t->sampler && token_takes(m, t->sampler);
         choices[i] = (struct device_choice){.sampler = takes ? t->sampler : NULL, .id = t->id};
         has_one |= takes;
     }
@@ -219,12 +218,7 @@ bool batched_takes_prompt(const struct batched_prompt *p)
 int batched_choose(const struct batched_token *t, struct sampler *sampler, int32_t *next,
                    struct moeflux_err *e)
 {
-    struct moeflux_err why;
-    sampler_accept(sampler, t->id);
-    if (t->is_chosen)
-        return step_take(t->session, sampler, t->result, next, e);
-    *next = sampler_pick(sampler, t->logits, &why);
-    return *next < 0 ? step_refuse(t->session, &why, e) : 0;
+    return sequence_choose(t->session, sampler, t->id, t->is_chosen ? NULL : t->logits, t->result, next, e);
 }
 
 uint32_t batched_n_stages(const struct moeflux_model *m)

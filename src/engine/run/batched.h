@@ -17,7 +17,7 @@ struct batched_token {
     float *logits;                 /* [vocab_size]: receives the logits after it, unless is_chosen */
     const struct sampler *sampler; /* before it has accepted the id; NULL: the logits are wanted */
     int32_t id;
-    uint32_t result[2]; /* argument of step_take, if is_chosen */
+    uint32_t result[2]; /* argument of sequence_choose, if is_chosen */
     bool is_chosen;
 };
 

@@ -1,13 +1,167 @@
 #include "engine/run/chosen.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "args.h"
 #include "base/mem.h"
+#include "model/model_dir_find.h"
+#include "model/model_dir_read.h"
+#include "model/part_tensors.h"
+#include "model/schema.h"
 
 /* The most experts of a round: enough to keep a device busy, few enough to be loaded soon. The most round
  * tables in use. */
 enum { ROUND_EXPERTS = 32, ROUND_TABLES = MOEFLUX_ROUND_TABLES };
+
+/* ---- experts that ids name ---- */
+
+static int read_table(struct moeflux_model *m, uint32_t layer, struct moeflux_err *e)
+{
+    const struct config *c = &m->dir.config;
+    struct part_tensor t[PART_MAX_TENSORS];
+    const struct tensor *at;
+    char name[SCHEMA_NAME];
+    part_tensors(c, config_part(c, layer, c->layers[layer].n_blocks - 1), t);
+    snprintf(name, sizeof name, "model.layers.%u.%s", layer, t[EXPERTS_OF_TOKENS].name);
+    int rc = model_dir_ids(&m->dir, name, t[EXPERTS_OF_TOKENS].cols, &at, e);
+    if (rc < 0)
+        return rc;
+    uint32_t *table = mem_new(t[EXPERTS_OF_TOKENS].cols, sizeof(uint64_t), e);
+    m->named[layer] = table;
+    return table ? model_dir_read_ids(&m->dir, at, c->own_top_k, c->n_experts, table, e) : ERR_MEMORY;
+}
+
+int chosen_open(struct moeflux_model *m, struct moeflux_err *e)
+{
+    const struct config *c = &m->dir.config;
+    int rc = 0;
+    if (!config_routes_by_token(c))
+        return 0;
+    m->named = mem_new(c->n_layers, sizeof *m->named, e);
+    if (!m->named)
+        return ERR_MEMORY;
+    for (uint32_t i = 0; rc == 0 && i < c->n_layers; i++)
+        if (config_is_by_token(c, i))
+            rc = read_table(m, i, e);
+    return rc;
+}
+
+void chosen_close(struct moeflux_model *m)
+{
+    for (uint32_t i = 0; m->named && i < m->dir.config.n_layers; i++)
+        free(m->named[i]);
+    free(m->named);
+    m->named = NULL;
+}
+
+/* ---- what is predicted ---- */
+
+/* Returns the next layer with experts after `layer` (UINT32_MAX: before the first); past the stage's last
+ * layer: none. */
+static uint32_t next_of(const struct pass *p, uint32_t layer)
+{
+    uint32_t next = layer + 1;
+    while (next < p->at->layers.end && !config_has_experts(&p->m->dir.config, next))
+        next++;
+    return next;
+}
+
+/* Whether experts of a layer may have to be read; false past the stage's last layer. */
+static bool reads_ahead_of(const struct pass *p, uint32_t layer)
+{
+    return p->at->predictor.kind != PREDICT_NONE && layer < p->at->layers.end &&
+           pass_side(p, layer)->reads_ahead && !expert_store_holds_all(pass_side(p, layer)->store);
+}
+
+/* Returns pass_n_decoding if experts are predicted for so many sequences, else 0: many choose nearly all
+ * experts anyway, and a chain's tokens are one sequence's. */
+static uint32_t n_predicting(const struct pass *p)
+{
+    uint32_t n = p->chunk.is_chain ? 0 : pass_n_decoding(p);
+    return n <= EXEC_MAX_INVARIANT ? n : 0;
+}
+
+/* Whether a layer's router is applied early. */
+static bool predicts(const struct pass *p, uint32_t layer)
+{
+    return n_predicting(p) > 0 && (p->at->predictor.kind & PREDICT_ROUTER) && reads_ahead_of(p, layer);
+}
+
+bool chosen_predict_next(const struct pass *p, uint32_t layer)
+{
+    uint32_t next = next_of(p, layer);
+    bool does = predicts(p, next);
+    if (does)
+        arch_predict_experts(p->at->arch, &p->chunk, next);
+    return does;
+}
+
+/* Returns the host's copy of the predicted experts. */
+static const uint32_t *prediction(const struct pass *p)
+{
+    const uint8_t *copied = p->at->choice.host ? p->at->choice.host + p->at->view.idx.bytes : NULL;
+    return (const uint32_t *)(const void *)(p->at->view.predicted.host ? p->at->view.predicted.host : copied);
+}
+
+/* Returns the place of a sequence, or that of the least recently seen one. */
+static uint32_t find_place(const struct stage *at, uint64_t mark)
+{
+    const struct tracked_sequence *f = at->tracked;
+    uint32_t oldest = 0;
+    for (uint32_t i = 0; i < PREDICTOR_PLACES; i++) {
+        if (f[i].mark == mark)
+            return i;
+        if (f[i].last_use < f[oldest].last_use)
+            oldest = i;
+    }
+    return oldest;
+}
+
+void chosen_track(const struct work *w, struct stage *at)
+{
+    uint32_t places[EXEC_MAX_INVARIANT];
+    bool is_apart = w->is_batched && !w->is_chain;
+    uint32_t n = is_apart ? w->n : 1, here = is_apart ? 1 : w->n_all;
+    uint64_t now = ++at->n_tracked;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct moeflux_session *s = w->list[i];
+        struct tracked_sequence *f = &at->tracked[places[i] = find_place(at, s->mark)];
+        if (f->mark != s->mark || f->pos != s->pos)
+            predictor_forget(&at->predictor, places[i]);
+        *f = (struct tracked_sequence){s->mark, s->pos + here, now};
+    }
+    predictor_select(&at->predictor, places, n);
+}
+
+/* Lists the experts of some tokens, each once. Returns how many they are. */
+static uint32_t list(const uint32_t *table, uint32_t row, const int32_t *ids, uint32_t n_tokens,
+                     uint32_t *out)
+{
+    uint32_t n = 0;
+    for (uint32_t t = 0; t < n_tokens; t++)
+        for (uint32_t k = 0; k < row; k++) {
+            uint32_t expert = table[(uint64_t)ids[t] * row + k], i = 0;
+            while (i < n && out[i] != expert)
+                i++;
+            out[i] = expert;
+            n += i == n;
+        }
+    return n;
+}
+
+void chosen_prefetch_named(const struct pass *p, const int32_t *ids)
+{
+    const struct moeflux_model *m = p->m;
+    uint32_t n = pass_n_decoding(p), row = m->dir.config.own_top_k, *wanted = p->at->wanted;
+    for (uint32_t i = p->at->layers.first; n > 0 && i < p->at->layers.end; i++)
+        if (m->named[i] && reads_ahead_of(p, i))
+            expert_store_prefetch(pass_side(p, i)->store, i, wanted, list(m->named[i], row, ids, n, wanted),
+                                  false);
+}
+
+/* ---- what was chosen ---- */
 
 /* Collects the different experts of tokens from `from` on, for as many tokens as the slots allow. Returns the
  * number of tokens. */
@@ -36,7 +190,8 @@ static uint32_t gather_round(const struct pass *p, const struct expert_side *sid
     return t - from;
 }
 
-struct arch_experts chosen_part(const struct expert_side *side, uint32_t layer, uint32_t from, uint32_t n)
+/* Returns the experts of tokens from .. from + n - 1, with the side's table. */
+static struct arch_experts part_of(const struct expert_side *side, uint32_t layer, uint32_t from, uint32_t n)
 {
     return (struct arch_experts){
         .layer = layer, .table = expert_store_table(side->store, layer), .from = from, .n = n};
@@ -67,12 +222,6 @@ static void run_down(const struct pass *p, const struct arch_experts *x)
         host_experts_down(&p->at->host.experts, &here, x);
     else
         arch_experts_down(p->at->arch, &p->chunk, x);
-}
-
-void chosen_compute(const struct pass *p, const struct arch_experts *x)
-{
-    run_up(p, x);
-    run_down(p, x);
 }
 
 /* Ends the batch and releases the experts that it used. */
@@ -129,9 +278,9 @@ static uint64_t round_table(const struct pass *p, uint32_t round_idx, uint32_t l
 static int read_ahead_of_chunk(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
-    uint32_t next = pass_next_moe(p, layer), n_experts = m->dir.config.n_experts;
+    uint32_t next = next_of(p, layer), n_experts = m->dir.config.n_experts;
     uint64_t n_pairs = (uint64_t)p->chunk.n * m->dir.config.top_k;
-    if (n_pairs < 4 * (uint64_t)n_experts || !pass_reads_ahead(p, next))
+    if (n_pairs < 4 * (uint64_t)n_experts || !reads_ahead_of(p, next))
         return 0;
     for (uint32_t i = 0; i < n_experts; i++)
         p->at->wanted[i] = i;
@@ -148,7 +297,7 @@ static int expert_rounds(const struct pass *p, uint32_t layer, struct moeflux_er
     uint32_t n_all = gather_all(p, layer), slots = expert_store_n_free_slots(side->store), n_held = 0,
              round_idx = 0;
     uint32_t most = (uint32_t)size_max(size_min(slots / 2, ROUND_EXPERTS), m->dir.config.top_k);
-    struct arch_experts x = chosen_part(side, layer, 0, p->chunk.n);
+    struct arch_experts x = part_of(side, layer, 0, p->chunk.n);
     int rc = 0;
     for (uint32_t from = 0, n; rc == 0 && from < n_all; from += n, round_idx++) {
         uint64_t ticket;
@@ -164,7 +313,8 @@ static int expert_rounds(const struct pass *p, uint32_t layer, struct moeflux_er
         n_held += n;
         x.table = round_table(p, round_idx, layer, p->at->wanted + from, n);
         x.more_rounds = from + n < n_all;
-        chosen_compute(p, &x);
+        run_up(p, &x);
+        run_down(p, &x);
         if (x.more_rounds) {
             rc = exec_submit(side->exec, &ticket, e);
             exec_begin(side->exec);
@@ -178,10 +328,10 @@ static int expert_rounds(const struct pass *p, uint32_t layer, struct moeflux_er
 /* Prefetches the likeliest predicted experts of a layer, `each` for each sequence. */
 static void read_ahead(const struct pass *p, uint32_t layer, uint32_t each)
 {
-    uint32_t n = pass_n_predicting(p);
-    if (n == 0 || !pass_reads_ahead(p, layer))
+    uint32_t n = n_predicting(p);
+    if (n == 0 || !reads_ahead_of(p, layer))
         return;
-    predictor_predict(&p->at->predictor, layer, pass_predicts(p, layer) ? pass_prediction(p) : NULL, n);
+    predictor_predict(&p->at->predictor, layer, predicts(p, layer) ? prediction(p) : NULL, n);
     expert_store_prefetch(pass_side(p, layer)->store, layer, p->at->predictor.named,
                           (uint32_t)size_min(p->at->predictor.n_named, (uint64_t)n * each), false);
 }
@@ -189,17 +339,17 @@ static void read_ahead(const struct pass *p, uint32_t layer, uint32_t each)
 /* Prefetches experts of the next layer, to keep the disk busy while those of `layer` compute. */
 static void read_ahead_of_next(const struct pass *p, uint32_t layer)
 {
-    uint32_t next = pass_next_moe(p, layer);
-    bool comes_again = p->at->computes_at_once && pass_predicts(p, next);
+    uint32_t next = next_of(p, layer);
+    bool comes_again = p->at->computes_at_once && predicts(p, next);
     read_ahead(p, next, comes_again ? div_up(p->m->dir.config.top_k, 2) : UINT32_MAX);
 }
 
 void chosen_predict_again(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
-    if (!p->at->computes_at_once || !config_has_experts(&m->dir.config, layer) || !pass_predicts(p, layer))
+    if (!config_has_experts(&m->dir.config, layer) || !predicts(p, layer))
         return;
-    bool is_first = layer == pass_next_moe(p, UINT32_MAX);
+    bool is_first = layer == next_of(p, UINT32_MAX);
     arch_predict_experts(p->at->arch, &p->chunk, layer);
     read_ahead(p, layer, div_up(m->dir.config.top_k, is_first ? 4 : 2));
 }
@@ -299,7 +449,7 @@ static int token_rounds(const struct pass *p, uint32_t layer, struct moeflux_err
     int rc = 0;
     for (uint32_t from = 0; rc == 0 && from < p->chunk.n;) {
         uint32_t n_wanted, n = gather_round(p, side, from, &n_wanted);
-        struct arch_experts x = chosen_part(side, layer, from, n);
+        struct arch_experts x = part_of(side, layer, from, n);
         if (from > 0) /* the previous round still uses its slots */
             rc = finish_round(side, e);
         if (rc == 0)
@@ -333,24 +483,6 @@ void chosen_count(const struct pass *p)
     p->at->n_chosen += chosen_n_all(p);
 }
 
-int chosen_see(const struct pass *p, struct moeflux_err *e)
-{
-    struct moeflux_model *m = p->m;
-    uint32_t top_k = m->dir.config.top_k, n_seen = 0;
-    struct expert_store *store = p->at->sides[SIDE_DEVICE].store;
-    for (uint32_t layer = 0; layer < m->dir.config.n_layers; layer++) {
-        if (!p->at->is_seen[layer])
-            continue;
-        const uint32_t *choice = (const uint32_t *)(const void *)p->at->seen.host + (uint64_t)layer * top_k;
-        uint32_t n = pass_n_chosen(p, choice);
-        expert_store_record_use(store, layer, choice, n);
-        p->at->n_choices++;
-        p->at->n_chosen += n;
-        n_seen++;
-    }
-    return n_seen ? expert_store_submit_promotions(store, e) : 0;
-}
-
 /* Replaces chosen experts by resident ones if the scores are close. */
 static void prefer_experts(const struct pass *p, uint32_t layer)
 {
@@ -373,7 +505,7 @@ int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e)
     if (m->trace)
         trace_writer_add(m->trace, layer, p->chunk.of.pos, p->chunk.n, pass_choice(p), pass_weights(p));
     /* The token that comes next follows the last one of a chunk. */
-    uint32_t n = pass_n_predicting(p) > 0 ? p->chunk.n : 1;
+    uint32_t n = n_predicting(p) > 0 ? p->chunk.n : 1;
     if (pass_n_decoding(p) <= EXEC_MAX_INVARIANT && !p->chunk.batch.n_prompts)
         predictor_observe(&p->at->predictor, layer,
                           pass_choice(p) + (uint64_t)(p->chunk.n - n) * m->dir.config.top_k, n);

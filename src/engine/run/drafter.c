@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "base/mem.h"
-#include "engine/run/work.h"
+#include "engine/run/pass.h"
 #include "engine/sequence.h"
 #include "engine/state/stores.h"
 

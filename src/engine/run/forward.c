@@ -9,21 +9,35 @@
 #include "base/clock.h"
 #include "base/mem.h"
 #include "cpu/mapped.h"
-#include "engine/run/work.h"
+#include "engine/run/chosen.h"
+#include "engine/run/layers.h"
+#include "engine/run/token.h"
 #include "engine/sequence.h"
 
 /* How long the caller waits before it asks its callback again. */
 enum { SLICE_NS = 50000000 };
+/* Rows of the head at once, if the logits of a whole chunk are wanted. */
+enum { LOGIT_ROWS = 4 };
+_Static_assert((int)LOGIT_ROWS <= (int)ARCH_HEAD_ROWS, "rows of logits");
 
 struct forward;
+
+/* Logits of a few tokens on the last stage, which end_rows copies to the caller. A host copy of them
+ * (stage.logits) stays valid when the stage is given back. */
+struct rows {
+    bool is_there;
+    bool is_wanted; /* false: the device samples from them, except those without a sampler */
+    uint32_t n;
+    uint32_t half; /* pass.half */
+};
 
 struct worker { /* one stage */
     struct forward *forward;
     uint32_t idx;
-    uint32_t n_done;       /* chunks that it has handed over */
-    uint32_t first_half;   /* chunk 0's half of the crossing to the next stage */
-    bool has_turn;         /* it holds its stage, from the first chunk to the last one */
-    struct work_rows rows; /* only those of the last stage are there */
+    uint32_t n_done;     /* chunks that it has handed over */
+    uint32_t first_half; /* chunk 0's half of the crossing to the next stage */
+    bool has_turn;       /* it holds its stage, from the first chunk to the last one */
+    struct rows rows;    /* only those of the last stage are there */
     int rc;
     struct moeflux_err err;
 };
@@ -43,6 +57,19 @@ struct forward {
     pthread_cond_t moved; /* some n_done has changed, or the pipeline stops */
     atomic_bool stops;
 };
+
+/* Files may hold the dense weights, if they are mapped, and the experts of all sides. */
+int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t k = 0; rc == 0 && k < m->n_stages; k++) {
+        const struct stage *at = &m->stages[k];
+        rc = loader_check(&at->loader, e);
+        for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
+            rc = at->sides[i].store ? expert_store_check(at->sides[i].store, e) : 0;
+    }
+    return rc;
+}
 
 /* ---- hidden states for the caller ---- */
 
@@ -76,16 +103,64 @@ static int make_hidden_buffers(struct moeflux_model *m, struct moeflux_err *e)
     return rc;
 }
 
-/* Files may hold the dense weights, if they are mapped, and the experts of all sides. */
-int forward_check_files(const struct moeflux_model *m, struct moeflux_err *e)
+/* ---- logits for the caller ---- */
+
+/* Returns the last stage's logits of a few tokens: f32 [n][vocab_size]. If they are a host copy, they stay
+ * valid until end_logits, even if the stage computes something else, which uses the other half.
+ * begin_logits must be called before they are computed. */
+static const float *logits_of(const struct stage *at, uint32_t half)
 {
-    int rc = 0;
-    for (uint32_t k = 0; rc == 0 && k < m->n_stages; k++) {
-        const struct stage *at = &m->stages[k];
-        rc = loader_check(&at->loader, e);
-        for (int i = 0; rc == 0 && i < EXPERT_SIDES; i++)
-            rc = at->sides[i].store ? expert_store_check(at->sides[i].store, e) : 0;
+    return (const float *)(const void *)(at->view.logits.host
+                                             ? at->view.logits.host
+                                             : at->logits.host + half * at->view.logits.bytes);
+}
+
+static void begin_logits(struct stage *at, uint32_t half)
+{
+    pthread_mutex_lock(&at->reading[half]);
+    at->last_half = half;
+}
+
+static void end_logits(struct stage *at, uint32_t half)
+{
+    pthread_mutex_unlock(&at->reading[half]);
+}
+
+/* Finishes the batch with the logits of tokens from .. from + n - 1, which are then on the host. */
+static int run_head(const struct pass *p, uint32_t from, uint32_t n, const float **rows,
+                    struct moeflux_err *e)
+{
+    layers_head(p, from, n);
+    *rows = logits_of(p->at, p->half);
+    return exec_finish(p->at->exec, e);
+}
+
+static int all_logits(const struct pass *p, struct moeflux_err *e)
+{
+    uint32_t vocab = p->m->dir.config.vocab_size;
+    for (uint32_t from = 0; from < p->chunk.n; from += LOGIT_ROWS) {
+        uint32_t n = (uint32_t)size_min(LOGIT_ROWS, p->chunk.n - from);
+        const float *rows;
+        if (from > 0)
+            exec_begin(p->at->exec);
+        int rc = run_head(p, from, n, &rows, e);
+        for (uint32_t i = 0; rc == 0 && i < n; i++)
+            rc = p->outputs->each_logits(p->outputs->ctx, p->chunk.of.pos + from + i,
+                                         rows + (uint64_t)i * vocab, e);
+        if (rc < 0)
+            return rc;
+        if (p->outputs->logits && from + n == p->chunk.n)
+            memcpy(p->outputs->logits, rows + (uint64_t)(n - 1) * vocab, vocab * sizeof(float));
     }
+    return 0;
+}
+
+static int last_logits(const struct pass *p, struct moeflux_err *e)
+{
+    const float *row;
+    int rc = run_head(p, p->chunk.n - 1, 1, &row, e);
+    if (rc == 0)
+        memcpy(p->outputs->logits, row, p->m->dir.config.vocab_size * sizeof(float));
     return rc;
 }
 
@@ -142,6 +217,222 @@ static void move_back(struct stage_state *on, uint32_t n, uint32_t n_older)
     const struct exec_buffer current = on->recurrent;
     on->recurrent = *last;
     *last = current;
+}
+
+/* ---- what a stage reads ---- */
+
+/* Returns position i of a chain, and the states before and after its token. The sequence's state stays. */
+static struct arch_sequence link_of(const struct work *w, uint32_t i, const struct stage *at)
+{
+    const struct moeflux_session *s = w->list[0];
+    const struct stage_state *on = &s->on[at - w->m->stages];
+    bool has_state = at->view.sizes.recurrent > 0;
+    return (struct arch_sequence){.pos = s->pos + i,
+                                  .parity = s->parity ^ (i & 1),
+                                  .kv_blocks = on->tables[ARCH_ROWS].table.address,
+                                  .ring_blocks = on->tables[ARCH_WINDOW].table.address,
+                                  .recurrent =
+                                      (has_state && i > 0 ? on->drafted[i - 1] : on->recurrent).address,
+                                  .recurrent_out = (has_state ? on->drafted[i] : on->recurrent).address};
+}
+
+/* Returns the work's pass on one stage. each: room for what the pass refers to. */
+static struct pass pass_of(const struct work *w, struct stage *at,
+                           struct arch_sequence each[MOEFLUX_MAX_PARALLEL])
+{
+    struct pass p = {.m = w->m,
+                     .at = at,
+                     .outputs = w->outputs,
+                     .start_ns = clock_ns(),
+                     .progress = &w->list[0]->progress_at,
+                     .is_watched = w->is_watched,
+                     .in = {at->x.host ? &at->x : NULL, 0},
+                     .out = {at->x.host ? &at->x : NULL, 0},
+                     .chunk = {.n = w->n,
+                               .ids = at->ids.address,
+                               .rope = at->rope.room.address,
+                               .ngrams = at->ngrams.room.address,
+                               .keep = w->keep,
+                               .fed = at->view.fed.address,
+                               .fed_is_own = w->list[0]->drafter.fed_is_own,
+                               .kept = at->kept.address}};
+    if (!w->is_batched) {
+        p.chunk.of = pass_sequence(w, 0, at);
+        return p;
+    }
+    for (uint32_t i = 0, n = w->is_chain ? w->n : arch_batch_sequences(&w->batch); i < n; i++)
+        each[i] = w->is_chain ? link_of(w, i, at) : pass_sequence(w, i, at);
+    p.chunk.each = each;
+    p.chunk.batch = w->batch;
+    p.chunk.is_chain = w->is_chain;
+    p.chunk.plan_n = pass_plan_n(at, w->n);
+    return p;
+}
+
+/* Adds the n-gram rows of a batch. */
+static int add_batch_rows(const struct work *w, struct stage *at, struct moeflux_err *e)
+{
+    const struct arch_batch *b = &w->batch;
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < arch_batch_sequences(b); i++) {
+        const struct moeflux_session *s = w->list[i];
+        uint32_t from = arch_batch_start(b, i);
+        const struct ngram_text text = {s->history, w->ids + from - w->ahead, s->pos};
+        rc = ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead, arch_batch_end(b, i) - from, e);
+    }
+    return rc;
+}
+
+/* Begins to read the rows of the work's tokens, and notes those of the chunk that follows. */
+static int start_rows(const struct work *w, struct stage *at, struct moeflux_err *e)
+{
+    const struct moeflux_session *s = w->list[0];
+    /* Chunks of one evaluation have contiguous ids, and are not in the history yet. */
+    const struct ngram_text text = {s->history, w->ids - w->ahead, s->pos};
+    bool is_batch = w->is_batched && !w->is_chain;
+    if (!at->ngrams.tables)
+        return 0;
+    ngram_rows_clear(&at->ngrams);
+    int rc =
+        is_batch ? add_batch_rows(w, at, e) : ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead, w->n, e);
+    if (rc < 0)
+        return rc;
+    ngram_rows_start(&at->ngrams);
+    if (w->n_after == 0)
+        return 0;
+    return ngram_rows_add(&at->ngrams, &text, s->pos + w->ahead + w->n,
+                          (uint32_t)size_min(w->n_after, w->m->max_chunk), e);
+}
+
+/* Fills in the hidden states that a drafter goes on from. */
+static void feed(const struct work *w, struct stage *at)
+{
+    const struct moeflux_session *s = w->list[0];
+    const struct drafter_rows *d = &s->drafter;
+    uint64_t from = (uint64_t)(s->pos + w->ahead - d->fed_pos) * w->m->dir.config.hidden;
+    memcpy(at->fed.host, d->fed + from, pass_hidden_bytes(w->m, w->n));
+}
+
+/* Computes the angles of a token, or of the tokens of a batch or a chain. */
+static void fill_angles(const struct work *w, struct pass *p)
+{
+    const struct arch_batch *b = &w->batch;
+    bool is_batch = w->is_batched && !w->is_chain;
+    float *to = rope_cache_of_tokens(&p->at->rope, p->half, &p->chunk.rope);
+    for (uint32_t t = 0; !is_batch && t < w->n; t++)
+        rope_cache_fill_token(w->m, to, w->n, t, w->list[0]->pos + w->ahead + t);
+    for (uint32_t i = 0; is_batch && i < arch_batch_sequences(b); i++)
+        for (uint32_t from = arch_batch_start(b, i), t = from; t < arch_batch_end(b, i); t++)
+            rope_cache_fill_token(w->m, to, w->n, t, w->list[i]->pos + w->ahead + t - from);
+}
+
+/* Fills a stage's inputs: ids and positions. The device must not use them. */
+static int fill_inputs(const struct work *w, struct pass *p, struct moeflux_err *e)
+{
+    struct moeflux_model *m = w->m;
+    struct stage *at = p->at;
+    memcpy(at->ids.host, w->ids, w->n * sizeof *w->ids);
+    if (at->fed.host)
+        feed(w, at);
+    if (!w->is_batched && w->n > 1) {
+        p->chunk.rope = rope_cache_of_chunk(&at->rope, m, w->n, p->chunk.of.pos);
+        return start_rows(w, at, e);
+    }
+    fill_angles(w, p);
+    return start_rows(w, at, e);
+}
+
+/* ---- the work of a stage ---- */
+
+/* Finishes a chunk that another may follow. */
+static int finish(const struct pass *p, struct moeflux_err *e)
+{
+    struct stage *at = p->at;
+    uint64_t ticket;
+    int rc = exec_submit(at->exec, &ticket, e);
+    if (rc < 0)
+        return rc;
+    if (!at->computes_at_once && pass_n_decoding(p) == 0 && !p->chunk.batch.n_prompts)
+        rope_cache_go_ahead(&at->rope, p->m);
+    return exec_wait(at->exec, ticket, e);
+}
+
+static int compute_chunk(const struct work *w, const struct pass *p, struct moeflux_err *e)
+{
+    memset(p->at->is_seen, 0, p->m->dir.config.n_layers * sizeof *p->at->is_seen);
+    begin_logits(p->at, p->half);
+    int rc = layers_run(p, e);
+    if (rc == 0 && pass_is_last(p) && p->outputs->each_logits)
+        rc = all_logits(p, e);
+    else if (rc == 0 && pass_is_last(p) && w->is_last && p->outputs->logits)
+        rc = last_logits(p, e);
+    else if (rc == 0)
+        rc = finish(p, e);
+    end_logits(p->at, p->half);
+    return rc;
+}
+
+static int compute_tokens(const struct pass *p, struct moeflux_err *e)
+{
+    int rc = layers_run_tokens(p, e);
+    return rc < 0 ? rc : exec_finish(p->at->exec, e);
+}
+
+/* Whether a token passes the stage's layers without the host, and only its logits are wanted. */
+static bool is_plain(const struct work *w, const struct pass *p)
+{
+    const struct moeflux_outputs *o = w->outputs;
+    if (w->is_watched || o->each_logits || o->hidden || !(w->is_batched || (w->n == 1 && o->logits)))
+        return false;
+    if (w->m->trace || stage_has_cpu_layers(p->at))
+        return false;
+    return stage_holds_all(p->at) || (!w->is_batched && layers_are_at_once(p));
+}
+
+/* Ends a pass with the result rc. */
+static int end_pass(const struct work *w, const struct pass *p, int rc, struct moeflux_err *e)
+{
+    if (rc < 0)
+        exec_abandon(p->at->exec);
+    p->at->is_stopped |= rc == ERR_INTERRUPTED;
+    stage_release(p->at);
+    p->at->busy_ns += clock_ns() - p->start_ns;
+    if (rc < 0)
+        return model_fault(p->m, p->at, rc, e);
+    rc = w->is_batched ? 0 : layers_see(p, e);
+    if (rc == 0 && pass_is_last(p) && p->m->keeps_hidden)
+        drafter_take(w,
+                     (const float *)(const void *)(p->at->last.host ? p->at->last.host : p->at->view.x.host));
+    return rc;
+}
+
+/* Computes the work of a pass. If *rows are there, the caller must call end_rows with the result. */
+static int compute(const struct work *w, struct pass *p, struct rows *rows, struct moeflux_err *e)
+{
+    struct stage *at = p->at;
+    bool plain = is_plain(w, p), has_rows = w->is_batched && pass_n_rows(p) > 0;
+    p->half = 1 - at->last_half;
+    if (plain)
+        token_find(w, p);
+    *rows = (struct rows){.is_there = pass_is_last(p) && (plain || has_rows),
+                          .is_wanted = !p->chooses,
+                          .half = p->half,
+                          .n = pass_n_rows(p)};
+    if (rows->is_there)
+        begin_logits(at, p->half);
+    int rc = p->ahead != PASS_IN_FLIGHT ? fill_inputs(w, p, e) : 0;
+    p->awaits_rows = p->ahead == PASS_NOT_AHEAD;
+    p->is_in_pieces = plain && p->ahead == PASS_NOT_AHEAD && !at->computes_at_once;
+    if (rc == 0 && p->ahead == PASS_DEFERRED && at->ngrams.tables)
+        rc = ngram_rows_wait(&at->ngrams, at->exec, e);
+    if (rc < 0)
+        return rc;
+    if (w->m->named)
+        chosen_prefetch_named(p, w->ids);
+    if (!plain && w->ahead == 0 && !w->batch.n_prompts && (!w->is_batched || w->n <= EXEC_MAX_INVARIANT))
+        chosen_track(w, at);
+    rc = plain ? token_decode(w, p, e) : has_rows ? compute_tokens(p, e) : compute_chunk(w, p, e);
+    return end_pass(w, p, rc, e);
 }
 
 /* ---- the workers ---- */
@@ -240,8 +531,7 @@ static struct work work_of(const struct forward *l, uint32_t chunk)
                          .ahead = from,
                          .flips = chunk,
                          .outputs = c->outputs,
-                         .logits = c->logits,
-                         .choice = c->is_batched ? c->choices : l->s->choice};
+                         .choice = c->choices};
 }
 
 /* ---- hidden states: if both devices see the memory of a crossing, no thread copies a prompt's ----
@@ -250,7 +540,7 @@ static struct work work_of(const struct forward *l, uint32_t chunk)
  * chunk c - 1. So the next worker had finished chunk c - 2 (hand_over), which was the last in the same
  * half. The next prompt continues with the other half: when it begins, the next stage may still compute
  * this prompt's last chunk, and its own second chunk comes after hand_over's wait for that stage. After a
- * stop a device may still read or write a half. Whoever takes its stage waits for that (work_enter), and
+ * stop a device may still read or write a half. Whoever takes its stage waits for that (take_stage), and
  * the result of what it reads is dropped. A token's commands are recorded before it is known whether
  * another sequence comes first, so its hidden states are always in the same place (stage.x). */
 
@@ -273,21 +563,41 @@ static void choose_halves(const struct worker *t, uint32_t chunk, struct pass *p
         p->in = crossing_in(&at[-1].crossing, half_of(t - 1, chunk));
 }
 
-/* ---- a stage ---- */
+/* ---- taking and leaving a stage ---- */
 
-/* Takes the worker's stage for the first chunk. asks: the watch of the calling thread, which may be another
- * worker's. On failure the worker does not have the turn. */
+/* Sets (on) or ends the modes that the evaluation needs on a stage: `watch` if it is watched, batch-invariant
+ * results in batched decode. */
+static void set_modes(const struct forward *l, const struct stage *at, const struct exec_watch *watch,
+                      bool on)
+{
+    struct exec *execs[] = {at->exec, at->sides[SIDE_HOST].exec};
+    for (size_t i = 0; i < sizeof execs / sizeof *execs; i++) {
+        if (!execs[i])
+            continue;
+        if (l->is_watched)
+            exec_watch(execs[i], on ? watch : NULL);
+        if (l->call->is_batched)
+            exec_set_batch_invariant(execs[i], on);
+    }
+}
+
+/* Takes the worker's stage for the first chunk, and waits until nothing else is in flight there. asks: the
+ * watch of the calling thread, which may be another worker's. On failure the worker does not have the
+ * turn. */
 static int take_stage(struct worker *t, bool (*asks)(void *ctx), struct moeflux_err *e)
 {
     struct forward *l = t->forward;
     struct stage *at = stage_of(t);
     const struct work w = work_of(l, 0);
-    int rc = work_enter(&w, at, &(struct exec_watch){asks, l}, e);
-    if (rc < 0)
+    stage_take(at);
+    int rc = token_is_in_flight(&w, at) ? 0 : stage_wait_idle(l->m, at, &(struct exec_watch){asks, l}, e);
+    if (rc < 0) {
+        stage_give(at);
         return rc;
+    }
     t->has_turn = true;
     t->first_half = at->crossing.next;
-    work_set_up(&w, at, &(struct exec_watch){is_caller(t) ? go_on : go_on_worker, l}, true);
+    set_modes(l, at, &(struct exec_watch){is_caller(t) ? go_on : go_on_worker, l}, true);
     return 0;
 }
 
@@ -296,10 +606,9 @@ static void give_stage(struct worker *t, int rc)
 {
     struct forward *l = t->forward;
     struct stage *at = stage_of(t);
-    const struct work w = work_of(l, 0);
     if (!t->has_turn)
         return;
-    work_set_up(&w, at, NULL, false);
+    set_modes(l, at, NULL, false);
     /* A chunk that was stopped may still write to its next state. */
     at->is_stopped |= rc < 0 && l->is_watched;
     at->crossing.next = half_of(t, t->n_done);
@@ -315,32 +624,53 @@ static void tell_left(const struct forward *l)
     l->s->left = NULL;
 }
 
+/* Copies the rows to the caller if rc is 0. */
+static void end_rows(const struct worker *t, int rc)
+{
+    const struct forward_call *c = t->forward->call;
+    const struct rows *rows = &t->rows;
+    struct stage *at = stage_of(t);
+    const float *from = logits_of(at, rows->half);
+    float *const *to = c->is_batched ? c->logits : &c->outputs->logits;
+    uint32_t vocab = t->forward->m->dir.config.vocab_size;
+    for (uint32_t i = 0; rc == 0 && i < rows->n; i++)
+        if (rows->is_wanted || (c->is_batched && !c->choices[i].sampler))
+            memcpy(to[i], from + (uint64_t)i * vocab, vocab * sizeof(float));
+    end_logits(at, rows->half);
+}
+
 /* Ends the worker's part with the result rc, unless that was done. A host copy of logits is read after the
  * stage was given back. */
 static void leave_stage(struct worker *t, int rc)
 {
-    struct forward *l = t->forward;
-    const struct work w = work_of(l, 0);
+    const struct forward *l = t->forward;
     bool has_rows = t->rows.is_there, is_copy = has_rows && stage_of(t)->logits.host;
     t->rows.is_there = false;
     if (has_rows && !is_copy)
-        work_end_rows(&w, &t->rows, rc);
+        end_rows(t, rc);
     if (t->idx > 0 || !l->is_only_one)
         give_stage(t, rc);
     if (has_rows && is_copy)
-        work_end_rows(&w, &t->rows, rc);
+        end_rows(t, rc);
+}
+
+/* Returns the host's view of the hidden states that enter and leave a stage. */
+static uint8_t *hidden_states(const struct stage *at)
+{
+    return at->view.x.host ? at->view.x.host : at->x.host;
 }
 
 /* Hands the chunk's hidden states over when the next stage has finished the chunk before. */
 static int hand_over(struct worker *t, const struct work *w, uint32_t chunk)
 {
+    const struct stage *at = stage_of(t);
     if (is_last(t))
         return 0;
     if (!await_chunks(t, t + 1, chunk))
         return err_set(&t->err, ERR_INTERRUPTED, "interrupted");
     int rc = chunk == 0 ? take_stage(t + 1, is_caller(t) ? go_on : go_on_worker, &t->err) : 0;
-    if (rc == 0 && !crosses(t->forward, stage_of(t)))
-        work_hand_over(w, stage_of(t));
+    if (rc == 0 && !crosses(t->forward, at))
+        memcpy(hidden_states(at + 1), hidden_states(at), pass_hidden_bytes(w->m, w->n));
     return rc;
 }
 
@@ -351,7 +681,7 @@ static int run_chunk(struct worker *t, uint32_t chunk)
     struct arch_sequence each[MOEFLUX_MAX_PARALLEL];
     struct progress_at *progress = &l->s->progress_at;
     const struct work w = work_of(l, chunk);
-    struct pass p = work_pass(&w, stage_of(t), each);
+    struct pass p = pass_of(&w, stage_of(t), each);
     if (is_caller(t)) {
         progress->before = progress->from + chunk * l->m->max_chunk;
         progress->here = w.n;
@@ -360,7 +690,7 @@ static int run_chunk(struct worker *t, uint32_t chunk)
         p.progress = NULL;
     }
     choose_halves(t, chunk, &p);
-    int rc = work_run(&w, &p, &t->rows, &t->err);
+    int rc = compute(&w, &p, &t->rows, &t->err);
     if (rc == 0)
         rc = hand_over(t, &w, chunk);
     if (rc == 0 && moves(l))
@@ -494,7 +824,7 @@ int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_e
     uint32_t chunks = 0;
     assert(m->n_stages > 0 && m->n_stages <= MOEFLUX_MAX_DEVICES);
     /* The hidden states of a token in flight would overwrite those that the host still reads. */
-    l.runs_on = s->choice && !c->is_batched && !l.is_watched && m->resident && m->n_stages == 1 &&
+    l.runs_on = c->choices && !c->is_batched && !l.is_watched && m->resident && m->n_stages == 1 &&
                 (!m->keeps_hidden || s->drafter.use == DRAFTER_RESTS) &&
                 !m->stages[0].ngrams.tables; /* the host must know a token to read its rows */
     for (uint32_t i = 0; i < m->n_stages; i++)

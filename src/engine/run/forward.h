@@ -1,5 +1,6 @@
-/* forward.h - evaluates tokens on all stages. While one stage computes a chunk of a prompt, the stage before
- * it computes the next.
+/* forward.h - evaluates tokens on all stages: takes each, fills in what it reads, lets its layers compute
+ * (layers.h; single tokens with all experts resident: token.h), and hands the hidden states over. While one
+ * stage computes a chunk of a prompt, the stage before it computes the next.
  *
  * Each stage has a worker. It starts a chunk when the stage before has handed it over, and hands its own
  * chunk over when the next stage has finished the previous one. So a stage is at most as many chunks ahead of
@@ -29,8 +30,8 @@ struct forward_call {
     bool is_last; /* outputs->logits are those of the last chunk */
     const struct moeflux_outputs *outputs;
     float *const *logits; /* [n_single], in batched decode */
-    /* [n_single], in batched decode: sampling on the device, if every token passes it without the host;
-     * NULL: the host gets the logits */
+    /* sampling on the device, if every token passes it without the host: [n_single] in batched decode, a
+     * chain's [n], else of a single token; NULL: the host gets the logits */
     struct device_choice *choices;
 };
 

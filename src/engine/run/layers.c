@@ -11,6 +11,35 @@
  * 27 us, computing it takes a large GPU 40 us. */
 enum { LAYERS_AHEAD = 2, LAYERS_AT_ONCE = 4 };
 
+/* ---- what the host needs of a layer ---- */
+
+/* When the host needs a layer's choice. */
+enum choice {
+    CHOICE_UNSEEN, /* never: every expert has a slot */
+    CHOICE_LATER,  /* when the token's batch is finished (stage.seen): the device can read every expert */
+    CHOICE_NOW,    /* before the experts compute */
+};
+
+static enum choice choice_of(const struct pass *p, uint32_t layer)
+{
+    struct expert_store *store = pass_side(p, layer)->store;
+    if (pass_is_on_cpu(p, layer) || p->m->trace)
+        return CHOICE_NOW;
+    if (expert_store_holds_all(store))
+        return CHOICE_UNSEEN;
+    bool goes_on = p->chunk.n == 1 && !p->chunk.each && !pass_prefers(p, layer) && p->at->seen.host &&
+                   expert_store_is_complete(store);
+    return goes_on ? CHOICE_LATER : CHOICE_NOW;
+}
+
+bool layers_are_at_once(const struct pass *p)
+{
+    uint32_t first = p->at->layers.first, end = p->at->layers.end;
+    while (first < end && !config_has_experts(&p->m->dir.config, first))
+        first++;
+    return first == end || choice_of(p, first) != CHOICE_NOW;
+}
+
 /* Records the copies of what the host needs besides the choice: the weights, and the hidden states for the
  * CPU's experts. The shared expert changes the hidden states meanwhile, so they are copied even if they are
  * mapped. */
@@ -32,11 +61,8 @@ static void show_choice(const struct pass *p, uint32_t layer)
 {
     struct moeflux_model *m = p->m;
     uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
-    uint32_t next = pass_next_moe(p, layer);
-    bool has_prediction = pass_predicts(p, next);
     arch_choose_experts(p->at->arch, &p->chunk, layer);
-    if (has_prediction)
-        arch_predict_experts(p->at->arch, &p->chunk, next);
+    bool has_prediction = chosen_predict_next(p, layer);
     if (pass_is_on_cpu(p, layer) || m->trace || pass_prefers(p, layer))
         copy_to_host(p, pass_is_on_cpu(p, layer));
     if (pass_prefers(p, layer))
@@ -57,6 +83,36 @@ static void show_later(const struct pass *p, uint32_t layer)
     exec_copy(p->at->exec, &p->at->seen, layer * bytes, &p->at->view.idx, 0, bytes);
     p->at->is_seen[layer] = true;
 }
+
+int layers_see(const struct pass *p, struct moeflux_err *e)
+{
+    struct moeflux_model *m = p->m;
+    uint32_t top_k = m->dir.config.top_k, n_seen = 0;
+    struct expert_store *store = p->at->sides[SIDE_DEVICE].store;
+    for (uint32_t layer = 0; layer < m->dir.config.n_layers; layer++) {
+        if (!p->at->is_seen[layer])
+            continue;
+        const uint32_t *choice = (const uint32_t *)(const void *)p->at->seen.host + (uint64_t)layer * top_k;
+        uint32_t n = pass_n_chosen(p, choice);
+        expert_store_record_use(store, layer, choice, n);
+        p->at->n_choices++;
+        p->at->n_chosen += n;
+        n_seen++;
+    }
+    return n_seen ? expert_store_submit_promotions(store, e) : 0;
+}
+
+/* Copies the output of layer `layer` (0: the embedding) if hidden states are asked for. */
+static void copy_hidden(const struct pass *p, uint32_t layer)
+{
+    uint64_t row = pass_hidden_bytes(p->m, 1);
+    if (p->outputs->hidden)
+        exec_copy(p->at->exec, &p->at->hidden,
+                  (uint64_t)(layer - p->at->layers.first) * p->m->max_chunk * row, &p->at->view.x, 0,
+                  p->chunk.n * row);
+}
+
+/* ---- layers ---- */
 
 /* Submits what was recorded and begins another batch, so that the device starts while the rest is
  * recorded. */
@@ -86,36 +142,45 @@ static bool is_piece(const struct pass *p, uint32_t n)
     return p->is_in_pieces && n == end;
 }
 
+/* Records the experts of a layer whose choice stays on the device. */
+static void compute_all(const struct pass *p, uint32_t layer, enum choice when)
+{
+    const struct arch_experts x = {.layer = layer,
+                                   .table = expert_store_table(pass_side(p, layer)->store, layer),
+                                   .n = p->chunk.n,
+                                   .chooses = true};
+    arch_experts_up(p->at->arch, &p->chunk, &x);
+    arch_experts_down(p->at->arch, &p->chunk, &x);
+    if (p->at->computes_at_once)
+        chosen_count(p);
+    if (when == CHOICE_LATER)
+        show_later(p, layer);
+}
+
 /* Records layers from `layer` on, up to one whose choice the host needs. *next: that one, or `end`. */
 static int record_layers(const struct pass *p, uint32_t layer, uint32_t end, uint32_t *next,
                          struct moeflux_err *e)
 {
     struct moeflux_model *m = p->m;
     for (; layer < end; layer++) {
-        const struct expert_side *side = pass_side(p, layer);
         if (p->progress)
             p->progress->layer = layer;
         int rc = p->awaits_rows && layer == p->at->ngrams.first_layer ? await_rows(p, e) : 0;
         if (rc < 0)
             return rc;
-        chosen_predict_again(p, layer);
+        if (p->at->computes_at_once)
+            chosen_predict_again(p, layer);
         arch_before_experts(p->at->arch, &p->chunk, layer);
         if (config_has_experts(&m->dir.config, layer)) {
-            bool holds_all = expert_store_holds_all(side->store);
-            if (pass_is_on_cpu(p, layer) || m->trace || !(holds_all || pass_goes_on(p, layer))) {
+            enum choice when = choice_of(p, layer);
+            if (when == CHOICE_NOW) {
                 show_choice(p, layer);
                 break;
             }
-            struct arch_experts x = chosen_part(side, layer, 0, p->chunk.n);
-            x.chooses = true;
-            chosen_compute(p, &x);
-            if (p->at->computes_at_once)
-                chosen_count(p);
-            if (!holds_all)
-                show_later(p, layer);
+            compute_all(p, layer, when);
         }
         exec_split(p->at->exec);
-        pass_copy_hidden(p, layer + 1);
+        copy_hidden(p, layer + 1);
         if (is_piece(p, layer + 1 - p->at->layers.first))
             rc = submit_and_go_on(p, e);
         if (rc < 0)
@@ -130,11 +195,11 @@ static int record_layers(const struct pass *p, uint32_t layer, uint32_t end, uin
 static int experts_on_device(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
 {
     int rc = exec_finish(p->at->exec, e);
-    pass_release(p->at);
+    stage_release(p->at);
     exec_begin(p->at->exec);
     if (rc == 0)
         rc = chosen_run(p, layer, e);
-    pass_copy_hidden(p, layer + 1);
+    copy_hidden(p, layer + 1);
     return rc < 0 ? rc : record_layers(p, layer + 1, p->at->layers.end, next, e);
 }
 
@@ -158,7 +223,7 @@ static int record_sum(const struct pass *p, uint32_t layer, uint32_t end, uint32
                       struct moeflux_err *e)
 {
     arch_add_experts(p->at->arch, &p->chunk, layer, p->at->host.sum.address);
-    pass_copy_hidden(p, layer + 1);
+    copy_hidden(p, layer + 1);
     return record_layers(p, layer + 1, end, next, e);
 }
 
@@ -219,7 +284,7 @@ static int experts_on_cpu(const struct pass *p, uint32_t layer, uint32_t *next, 
         rc = record_sum(p, layer, ahead, next, e);
     int waited = exec_wait(p->at->exec, choice, rc < 0 ? NULL : e);
     rc = rc < 0 ? rc : waited;
-    pass_release(p->at);
+    stage_release(p->at);
     if (rc == 0)
         rc = compute_on_cpu(p, layer, e);
     if (rc == 0 && p->is_watched)
@@ -229,11 +294,51 @@ static int experts_on_cpu(const struct pass *p, uint32_t layer, uint32_t *next, 
     return rc;
 }
 
-int layers_run(const struct pass *p, struct moeflux_err *e)
+static int all_layers(const struct pass *p, struct moeflux_err *e)
 {
     uint32_t end = p->at->layers.end, i;
     int rc = record_layers(p, p->at->layers.first, end, &i, e);
     while (rc == 0 && i < end)
         rc = pass_is_on_cpu(p, i) ? experts_on_cpu(p, i, &i, e) : experts_on_device(p, i, &i, e);
+    return rc;
+}
+
+/* ---- a pass ---- */
+
+int layers_run(const struct pass *p, struct moeflux_err *e)
+{
+    const struct stage *at = p->at;
+    uint64_t bytes = pass_hidden_bytes(p->m, p->chunk.n);
+    exec_begin(at->exec);
+    if (at->fed.host)
+        exec_copy(at->exec, &at->view.fed, 0, &at->fed, 0, bytes);
+    if (at == p->m->stages) {
+        arch_embed(at->arch, &p->chunk);
+        copy_hidden(p, 0);
+    } else if (p->in.buffer) {
+        exec_copy(at->exec, &at->view.x, 0, p->in.buffer, p->in.off, bytes);
+    }
+    int rc = all_layers(p, e);
+    if (at->last.host)
+        exec_copy(at->exec, &at->last, 0, &at->view.x, 0, bytes);
+    if (!pass_is_last(p) && p->out.buffer)
+        exec_copy(at->exec, p->out.buffer, p->out.off, &at->view.x, 0, bytes);
+    return rc;
+}
+
+void layers_head(const struct pass *p, uint32_t from, uint32_t n)
+{
+    const struct stage *at = p->at;
+    arch_head(at->arch, &p->chunk, from, n);
+    if (!at->view.logits.host && !p->chooses)
+        exec_copy(at->exec, &at->logits, p->half * at->view.logits.bytes, &at->view.logits, 0,
+                  (uint64_t)n * p->m->dir.config.vocab_size * sizeof(float));
+}
+
+int layers_run_tokens(const struct pass *p, struct moeflux_err *e)
+{
+    int rc = layers_run(p, e);
+    if (pass_is_last(p))
+        layers_head(p, 0, pass_n_rows(p));
     return rc;
 }

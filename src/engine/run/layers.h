@@ -1,4 +1,4 @@
-/* layers.h - computes the layers of a pass, one after the other.
+/* layers.h - records a pass: what enters the stage, its layers one after the other, and the head.
  *
  * If every expert is resident and no trace is written, the router's choice stays on the device and decode
  * is one submission. Otherwise each layer's list up to the router is submitted, the host reads the choice
@@ -19,7 +19,17 @@
 
 #include "engine/run/pass.h"
 
-/* Records the layers into the open batch, which stays open after the last layer. */
+/* Whether a token's batch goes through all layers of the stage without the host. */
+bool layers_are_at_once(const struct pass *p);
+/* Begins a batch and records the layers from the ids, or the hidden states that enter the stage, to those
+ * that leave it. The batch stays open. */
 int layers_run(const struct pass *p, struct moeflux_err *e);
+/* Records the head for tokens from .. from + n - 1, and the copy of their logits to the host. */
+void layers_head(const struct pass *p, uint32_t from, uint32_t n);
+/* Runs layers_run and, on the last stage, layers_head for all tokens that have logits. */
+int layers_run_tokens(const struct pass *p, struct moeflux_err *e);
+/* Notes the token's choices in the layers that it passed without the host. Its last batch must be
+ * finished. */
+int layers_see(const struct pass *p, struct moeflux_err *e);
 
 #endif

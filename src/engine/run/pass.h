@@ -1,14 +1,41 @@
-/* pass.h - a forward pass: a chunk of tokens on its way through a stage's layers. */
+/* pass.h - what is evaluated on one stage (a work), and a forward pass: its tokens on their way through the
+ * stage's layers. */
 #ifndef MOEFLUX_ENGINE_RUN_PASS_H
 #define MOEFLUX_ENGINE_RUN_PASS_H
 
+#include "engine/plan/load_plan.h"
 #include "engine/session.h"
 
-/* Whether a pass was recorded ahead (work.h): its batch is deferred, or it was submitted too. */
+/* An evaluation: n tokens of one sequence, or a batch of several sequences, or a chain: n tokens of one
+ * sequence that are computed as if they were of n. */
+struct work {
+    struct moeflux_model *m;
+    struct moeflux_session *const *list;
+    const int32_t *ids; /* [n] */
+    uint32_t n;
+    uint32_t n_all;          /* n, and the tokens of the chunks that follow at once */
+    uint32_t n_after;        /* tokens that will follow the work's; their ids follow its own */
+    uint32_t keep;           /* arch_chunk.keep */
+    struct arch_batch batch; /* zeroed without is_batched, and for a chain */
+    bool is_batched, is_watched;
+    bool is_chain; /* and is_batched */
+    /* one device holds all experts and samples: the token after it may be in flight (token.h) */
+    bool runs_on;
+    bool is_last; /* outputs->logits are those of this chunk */
+    /* the recurrent states move with each chunk (forward.h), not with the sequences' positions */
+    bool is_moving;
+    uint32_t ahead; /* positions between the sequence's end and the first token */
+    uint32_t flips; /* evaluations between the sequence's end and this one */
+    const struct moeflux_outputs *outputs;
+    /* sampling on the device: [n_single] in batched decode, a chain's [n], else 1; NULL: the host gets the
+     * logits */
+    struct device_choice *choice;
+};
+
+/* Whether a pass was recorded ahead (token.h): its batch is deferred, or it was submitted too. */
 enum pass_ahead { PASS_NOT_AHEAD, PASS_DEFERRED, PASS_IN_FLIGHT };
 
 struct pass {
-    struct moeflux_session *s;
     struct moeflux_model *m;
     struct stage *at; /* the stage that the pass is on; the functions below concern this stage's layers */
     struct arch_chunk chunk;
@@ -26,45 +53,101 @@ struct pass {
     bool is_watched;   /* it may take long: submissions are kept short, and the caller may stop it */
 };
 
-/* Copies the output of layer `layer` (0: the embedding) if hidden states are asked for. */
-void pass_copy_hidden(const struct pass *p, uint32_t layer);
-/* Returns the host's copy of the router's choice, u32 [n][top_k]. */
-uint32_t *pass_choice(const struct pass *p);
-/* Returns the number of a token's experts. It may be less than top_k if the choice ends with NO_EXPERT
- * (--expert-share). */
-uint32_t pass_n_chosen(const struct pass *p, const uint32_t *choice);
-/* Returns the predicted experts of the next layer; NULL if none were recorded. */
-const uint32_t *pass_prediction(const struct pass *p);
-/* Returns the host's copy of the choice's weights. */
-float *pass_weights(const struct pass *p);
-/* Whether the CPU computes a layer's experts for this pass. */
-bool pass_is_on_cpu(const struct pass *p, uint32_t layer);
-/* Returns the side that computes a layer's experts. */
-const struct expert_side *pass_side(const struct pass *p, uint32_t layer);
-/* Releases the experts in use; the batches that used them must be finished. */
-void pass_release(const struct stage *at);
-/* Returns the next layer with experts after `layer` (UINT32_MAX: before the first); past the stage's last
- * layer: none. */
-uint32_t pass_next_moe(const struct pass *p, uint32_t layer);
-/* Whether experts of a layer may have to be read; false past the stage's last layer. */
-bool pass_reads_ahead(const struct pass *p, uint32_t layer);
+/* Returns the position of sequence i of the work, and its state on the stage. Work that may be stopped, or
+ * has a token after it in flight, does not change the recurrent state in place. The KV cache needs no copy:
+ * the next chunk writes the same positions again. */
+static inline struct arch_sequence pass_sequence(const struct work *w, uint32_t i, const struct stage *at)
+{
+    const struct moeflux_session *s = w->list[i];
+    const struct stage_state *on = &s->on[at - w->m->stages];
+    bool moves = w->is_batched || w->is_watched || w->runs_on;
+    bool is_swapped = moves && !w->is_moving && w->flips % 2 != 0;
+    return (struct arch_sequence){.pos = s->pos + w->ahead,
+                                  .parity = s->parity ^ (w->flips & 1),
+                                  .kv_blocks = on->tables[ARCH_ROWS].table.address,
+                                  .ring_blocks = on->tables[ARCH_WINDOW].table.address,
+                                  .recurrent = (is_swapped ? on->recurrent_next : on->recurrent).address,
+                                  .recurrent_out =
+                                      (moves && !is_swapped ? on->recurrent_next : on->recurrent).address};
+}
+
+static inline bool pass_is_last(const struct pass *p)
+{
+    return p->at == &p->m->stages[p->m->n_stages - 1];
+}
+
+/* Returns the bytes of n tokens' hidden states. */
+static inline uint64_t pass_hidden_bytes(const struct moeflux_model *m, uint32_t n)
+{
+    return (uint64_t)n * config_width(&m->dir.config) * sizeof(float);
+}
+
+/* Returns how many tokens, the first ones, have logits: a batch's parts of prompts have none. */
+static inline uint32_t pass_n_rows(const struct pass *p)
+{
+    const struct arch_chunk *c = &p->chunk;
+    return c->each && !c->is_chain ? c->batch.n_single : c->n;
+}
+
 /* Returns the number of sequences that a single token is evaluated of; 0: a chunk of many tokens of one
  * sequence, or a batch with parts of prompts. */
-uint32_t pass_n_decoding(const struct pass *p);
+static inline uint32_t pass_n_decoding(const struct pass *p)
+{
+    bool is_one_each = p->chunk.each ? p->chunk.is_chain || !p->chunk.batch.n_prompts : p->chunk.n == 1;
+    return is_one_each ? p->chunk.n : 0;
+}
+
 /* Returns arch_chunk.plan_n of batched decode of n sequences on a stage. */
-uint32_t pass_plan_n(const struct stage *at, uint32_t n);
-/* Returns pass_n_decoding if experts are predicted for so many sequences, else 0: many choose nearly all
- * experts anyway, and a chain's tokens are one sequence's. */
-uint32_t pass_n_predicting(const struct pass *p);
-/* Whether a layer's router is applied early, to predict its experts; only for single tokens. */
-bool pass_predicts(const struct pass *p, uint32_t layer);
-/* Whether a token's batch goes on after the layer without the host, since the device can read all experts.
- * The host sees the choice when the batch is finished (stage.seen). */
-bool pass_goes_on(const struct pass *p, uint32_t layer);
-/* Whether it does so after every layer. */
-bool pass_is_at_once(const struct pass *p);
+static inline uint32_t pass_plan_n(const struct stage *at, uint32_t n)
+{
+    return at->batched_plan_n ? at->batched_plan_n : n < EXEC_MAX_INVARIANT ? n : EXEC_MAX_INVARIANT;
+}
+
+/* Returns the host's copy of the router's choice, u32 [n][top_k]. */
+static inline uint32_t *pass_choice(const struct pass *p)
+{
+    return (uint32_t *)(void *)(p->at->view.idx.host ? p->at->view.idx.host : p->at->choice.host);
+}
+
+/* Returns the number of a token's experts. It may be less than top_k if the choice ends with NO_EXPERT
+ * (--expert-share). */
+static inline uint32_t pass_n_chosen(const struct pass *p, const uint32_t *choice)
+{
+    uint32_t n = p->m->dir.config.top_k;
+    while (n > 1 && choice[n - 1] == NO_EXPERT)
+        n--;
+    return n;
+}
+
+/* Returns the host's copy of the choice's weights. */
+static inline float *pass_weights(const struct pass *p)
+{
+    return (float *)(void *)(p->at->view.weights.host ? p->at->view.weights.host : p->at->weights.host);
+}
+
+/* Returns the side that computes a layer's experts. */
+static inline const struct expert_side *pass_side(const struct pass *p, uint32_t layer)
+{
+    const struct expert_side *sides = p->at->sides;
+    if (layer >= p->at->cpu_layers.end)
+        return &sides[SIDE_DEVICE];
+    bool goes =
+        !p->chunk.each && sides[SIDE_PROMPT].store && load_plan_takes_device(&p->m->dir.config, p->chunk.n);
+    return &sides[goes ? SIDE_PROMPT : SIDE_HOST];
+}
+
+/* Whether the CPU computes a layer's experts for this pass. */
+static inline bool pass_is_on_cpu(const struct pass *p, uint32_t layer)
+{
+    return pass_side(p, layer) == &p->at->sides[SIDE_HOST];
+}
+
 /* Whether resident experts may replace chosen ones (prefer.h). Not for chunks of many tokens: they choose
  * nearly all experts anyway. */
-bool pass_prefers(const struct pass *p, uint32_t layer);
+static inline bool pass_prefers(const struct pass *p, uint32_t layer)
+{
+    return p->chunk.n == 1 && p->m->prefer.margin > 0 && !config_is_by_token(&p->m->dir.config, layer) &&
+           !expert_store_holds_all(pass_side(p, layer)->store);
+}
 
 #endif

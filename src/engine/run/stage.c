@@ -7,7 +7,6 @@
 #include "base/mem.h"
 #include "engine/model.h"
 #include "engine/plan/load_plan.h"
-#include "engine/run/work.h"
 #include "engine/state/blocks.h"
 #include "engine/test_hooks.h"
 #include "experts/ranking.h"
@@ -224,6 +223,13 @@ void stage_close(struct stage *at)
     free(at->is_seen);
 }
 
+void stage_release(const struct stage *at)
+{
+    for (int i = 0; i < EXPERT_SIDES; i++)
+        if (at->sides[i].store)
+            expert_store_release(at->sides[i].store);
+}
+
 /* ---- the turn ---- */
 
 static bool ask_callback(void *ctx)
@@ -232,13 +238,21 @@ static bool ask_callback(void *ctx)
     return progress_report(&m->progress, "reading the prompt", "tok", 0, 0);
 }
 
+int stage_drop_ahead(struct stage *at, struct moeflux_err *e)
+{
+    struct recorded *a = &at->ahead.next;
+    bool is = a->n > 0 && a->is_in_flight;
+    a->n = is ? 0 : a->n;
+    return is ? exec_wait(at->exec, a->ticket, e) : 0;
+}
+
 int stage_wait_idle(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,
                     struct moeflux_err *e)
 {
     enum { SLICE_NS = 50000000 };
     const struct exec_watch own = {ask_callback, m};
     w = w ? w : &own;
-    int rc = work_drop_ahead(at, e);
+    int rc = stage_drop_ahead(at, e);
     while (rc == 0 && at->is_stopped) {
         int done = model_fault(m, at, exec_wait_idle(at->exec, SLICE_NS, e), e);
         at->is_stopped = done == 0;
@@ -279,7 +293,7 @@ void stage_give_all(struct moeflux_model *m)
 bool stage_is_idle(struct stage *at)
 {
     enum { PATIENCE_NS = 250000000 };
-    work_drop_ahead(at, NULL);
+    stage_drop_ahead(at, NULL);
     if (at->is_stopped && at->exec && exec_wait_idle(at->exec, PATIENCE_NS, NULL) != 0)
         at->is_stopped = false;
     return !at->is_stopped;

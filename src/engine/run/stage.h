@@ -56,7 +56,7 @@ struct recorded {
 };
 
 enum { AHEAD_GROUPS = 4 };
-/* The recording ahead on a stage (work.h). */
+/* The recording ahead on a stage (token.h). */
 struct ahead {
     struct recorded next;   /* what was recorded ahead */
     struct recorded wanted; /* what to record next */
@@ -79,7 +79,7 @@ struct tracked_sequence {
 
 /* A device and the layers that it computes: all of them, or a share if there are several devices. The first
  * stage has the embedding, the last one the head. A chunk's hidden states pass from stage to stage through
- * host memory (work_run.h, crossing.h). */
+ * host memory (forward.h, crossing.h). */
 struct stage {
     struct turns turn; /* lock of everything below (stage.h) */
     struct exec *exec;
@@ -116,14 +116,14 @@ struct stage {
     struct exec_buffer kept; /* the recurrent state inside a chunk; made on first use */
     /* host copy of view.idx followed by view.predicted; unused if those are mapped */
     struct exec_buffer choice;
-    /* host copies of view.weights, if the host needs them, and of view.logits, two halves (work_run.h);
+    /* host copies of view.weights, if the host needs them, and of view.logits, two halves (forward.c);
      * unused if those are mapped */
     struct exec_buffer weights, logits;
     /* locks of the two halves of `logits`; taken while holding the stage's turn, and may be held longer */
     pthread_mutex_t reading[2];
     uint32_t last_half;
     /* u32 [n_layers][top_k], on the host: a token's choices in layers that it passed without the host
-     * (pass_goes_on), valid where is_seen is set. Unused if device memory is mapped */
+     * (CHOICE_LATER in layers.c), valid where is_seen is set. Unused if device memory is mapped */
     struct exec_buffer seen;
     bool *is_seen;             /* [n_layers] */
     struct exec_buffer hidden; /* host copies of x, [n_layers + 1][max_chunk][width]; made on first use */
@@ -180,6 +180,11 @@ static inline void stage_give(struct stage *at)
     turns_end(&at->turn);
 }
 
+/* Releases the experts in use; the batches that used them must be finished. */
+void stage_release(const struct stage *at);
+/* Waits for the token in flight, if there is one, and drops its results. Must be called before any other use
+ * of the stage, whose turn the caller has. */
+int stage_drop_ahead(struct stage *at, struct moeflux_err *e);
 /* Drops what was recorded ahead, and waits until no stopped or dropped work is in flight on the device; the
  * caller has the turn. Calls `w` meanwhile; NULL: the progress callback. ERR_INTERRUPTED. */
 int stage_wait_idle(struct moeflux_model *m, struct stage *at, const struct exec_watch *w,

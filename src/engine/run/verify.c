@@ -5,7 +5,6 @@
 #include "base/mem.h"
 #include "engine/run/batched.h"
 #include "engine/run/forward.h"
-#include "engine/run/step.h"
 #include "engine/sequence.h"
 
 uint32_t verify_most(const struct moeflux_model *m)
@@ -86,7 +85,7 @@ static struct device_choice *choices_of(const struct moeflux_session *s, const s
                                         uint32_t n, struct device_choice *choices)
 {
     const struct moeflux_model *m = s->model;
-    if (!sampler || n > m->max_batched || m->step_ns > QUICK_NS || !step_takes(m, sampler) ||
+    if (!sampler || n > m->max_batched || m->step_ns > QUICK_NS || !token_takes(m, sampler) ||
         sampler_next_rule(sampler, 0).repeat_last)
         return NULL;
     for (uint32_t i = 0; i < n; i++)

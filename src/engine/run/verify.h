@@ -53,9 +53,9 @@ int verify_run(struct moeflux_session *s, const int32_t *ids, uint32_t n, const 
  * evaluation of the session ends the chain. */
 bool verify_has(const struct moeflux_session *s, int32_t id);
 /* Appends that token to the sequence. Returns the logits after it, [vocab_size]; valid until the next call of
- * verify_run. NULL: the device has sampled; *result is step_take's. */
+ * verify_run. NULL: the device has sampled; *result is for sequence_choose. */
 const float *verify_take(struct moeflux_session *s, const uint32_t **result);
-/* Returns whether a device has begun to evaluate the session's next token by itself (work.h). A chain would
+/* Returns whether a device has begun to evaluate the session's next token by itself (token.h). A chain would
  * waste that. */
 bool verify_is_late(struct moeflux_session *s);
 

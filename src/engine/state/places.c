@@ -24,7 +24,7 @@ static int check(const struct snapshot *h, struct moeflux_model *m, const char *
     return rc;
 }
 
-static int read_places(struct state_places *p, int fd, const struct snapshot *h, struct moeflux_model *m,
+static int read_places(struct places *p, int fd, const struct snapshot *h, struct moeflux_model *m,
                        const char *path, struct moeflux_err *e)
 {
     struct snapshot without = *h;
@@ -48,12 +48,11 @@ static int read_places(struct state_places *p, int fd, const struct snapshot *h,
     return rc;
 }
 
-int state_places_read(struct state_places *p, struct moeflux_model *m, const char *path,
-                      struct moeflux_err *e)
+int places_read(struct places *p, struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
     struct snapshot h;
     uint64_t bytes;
-    *p = (struct state_places){0};
+    *p = (struct places){0};
     int fd = file_open_read(path, &bytes, e);
     if (fd < 0)
         return fd;
@@ -64,13 +63,13 @@ int state_places_read(struct state_places *p, struct moeflux_model *m, const cha
         rc = read_places(p, fd, &h, m, path, e);
     close(fd);
     if (rc)
-        state_places_free(p);
+        places_free(p);
     return rc;
 }
 
-void state_places_free(struct state_places *p)
+void places_free(struct places *p)
 {
     free(p->ids);
     free(p->checkpoints);
-    *p = (struct state_places){0};
+    *p = (struct places){0};
 }

@@ -8,7 +8,7 @@
 struct moeflux_err;
 struct moeflux_model;
 
-struct state_places { /* freed with state_places_free */
+struct places { /* freed with places_free */
     uint32_t n_tokens, n_checkpoints;
     bool recurrent;        /* a prompt can continue only at the end and at checkpoints, else at every token */
     uint64_t bytes;        /* size of the file */
@@ -18,8 +18,7 @@ struct state_places { /* freed with state_places_free */
 
 /* Reads a file of version 3 or 4 of this model. Does not check the checksum of the states. ERR_IO;
  * ERR_FORMAT: not such a file; ERR_MEMORY. On failure `p` is empty. */
-int state_places_read(struct state_places *p, struct moeflux_model *m, const char *path,
-                      struct moeflux_err *e);
-void state_places_free(struct state_places *p);
+int places_read(struct places *p, struct moeflux_model *m, const char *path, struct moeflux_err *e);
+void places_free(struct places *p);
 
 #endif
