@@ -272,6 +272,7 @@ ARGS_SIZE(router_sigmoid_args, 88);
 
 /* See ops/gating.h. GATING_INPUTS is 2^64, which no other clamp comes near. */
 #define GATING_GELU   (3.0e38f)
+#define GATING_RELU   (3.2e38f)
 #define GATING_INPUTS (18446744073709551616.0f)
 
 /* The first constant_id of the experts' own constants, after those of lib/gemv.glsl. */
@@ -663,6 +664,26 @@ struct delta_prefill_out_args {
     U32 pad;
 };
 ARGS_SIZE(delta_prefill_out_args, 56);
+
+struct ssd_scan_args {
+    ADDR proj; /* [n][stride]: from *_at on z [n_heads][head_dim], the conv channels, dt [n_heads] */
+    ADDR conv, conv_bias;       /* f32 [channels][conv_kernel]; [channels], 0: none */
+    ADDR a_log, dt_bias, d;     /* f32 [n_heads] */
+    ADDR window_in, window_out; /* [conv_kernel - 1][channels], oldest first; two different buffers */
+    ADDR state, state_out;      /* [n_heads][head_dim][state_dim]: before and after; may be equal */
+    ADDR dst;                   /* [n][n_heads * head_dim] */
+    U32 n, stride, n_heads, n_groups, z_at, x_at, dt_at, pad;
+};
+ARGS_SIZE(ssd_scan_args, 120);
+
+struct ssd_norm_args {
+    ADDR x;    /* [tokens][n_groups][size]; in place */
+    ADDR norm; /* f32 [n_groups][size] */
+    U32 n_groups, size;
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(ssd_norm_args, 32);
 
 /* Residual streams (ops/streams/streams.h). x, its norm and `up` are [n][n_streams][hidden]. */
 struct streams_begin_args {
