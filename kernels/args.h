@@ -289,6 +289,7 @@ ARGS_SIZE(experts_shared_up, 56);
 #define PASS_BOTH 0
 #define PASS_GATE 1
 #define PASS_UP   2
+#define PASS_ONE  3 /* without a gate: both halves of up, and their activations */
 
 struct experts_decode_up_args {
     ADDR x;         /* [n][hidden] */
@@ -356,7 +357,7 @@ struct experts_prefill_up_args {
     ADDR table; /* ADDR [n_experts] */
     ADDR rows, tiles;
     ADDR act;       /* [n][slots][inner] */
-    ADDR shared_up; /* experts_shared_up, if it has tiles; not PASS_BOTH: gate p, f32 [n][slots][inner] */
+    ADDR shared_up; /* experts_shared_up, if it has tiles; mixed formats: gate p, f32 [n][slots][inner] */
     ADDR logits;    /* [n][stride]: the shared expert's gate at gate_at */
     ADDR biases;    /* f32 [2][stride][inner]; 0: none; excludes a shared expert */
     U32 slots, hidden, inner, format;

@@ -6,8 +6,8 @@
 // Grid: x = n_heads, y = BLOCKS; RECORDS: z = sequences. CHAIN: z = 1; record t has the window and the state
 // after token t, record 0 all else. Every token's state is stored. PARTS lanes share a row of S
 // [HEAD_DIM][STATE]; a lane keeps its columns of its rows in registers over the whole chunk. What does not
-// depend on the state is computed for STAGE tokens at once. The heads of a group repeat its B and C; the first
-// of them writes their window. float32 throughout. Tolerance 1e-5 of the largest output.
+// depend on the state is computed for STAGE tokens at once. The heads of a group repeat its B and C; the
+// first of them writes their window. float32 throughout. Tolerance 1e-5 of the largest output.
 // variants: plain each chain
 #version 460
 #include "lib/memory.glsl"

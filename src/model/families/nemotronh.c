@@ -79,8 +79,9 @@ static void read(struct config *c, struct json_view *v)
     struct gqa_config *g = &config_add_part(c, PART_ATTENTION)->gqa;
     struct mamba_config *m = &config_add_part(c, PART_MAMBA)->mamba;
     c->gateless = true;
-    c->rms_eps = (float)json_view_real_or(v, json_view_get(v, "norm_eps") ? "norm_eps" : "layer_norm_epsilon",
-                                          1e-5, 1e-30, 1);
+    const char *eps = json_view_get(v, "norm_eps") ? "norm_eps" : "layer_norm_epsilon";
+    if (!json_view_get(v, "rms_norm_eps"))
+        c->rms_eps = (float)json_view_real_or(v, eps, 1e-5, 1e-30, 1);
     if (v->rc == 0 && json_view_get(v, "moe_latent_size"))
         v->rc = err_set(v->e, ERR_UNSUPPORTED,
                         "%s: moe_latent_size is set (Nemotron-3 Super and Ultra), expected null: experts of a latent "
