@@ -50,7 +50,7 @@ static int load_router(struct moe *m, struct loader *l, uint32_t layer, const st
     struct weights w[4];
     uint32_t n_shared = n_shared_in(l->config), n = 1u + m->shared_gate + n_shared;
     if (n_shared == 1)
-        rows[2].cols = 0;
+        rows[2] = (struct part_tensor){0};
     int rc = loader_parts(l, layer, rows, 4, w, e);
     if (rc < 0)
         return rc;
