@@ -177,6 +177,8 @@ static void prepare_moe(struct kernel_test *l, struct moe_case *m, uint32_t down
     if (c->makes_shared) {
         kt_matrix(l, c->shared, c->hidden, c->shared_up_format, m->shared_gate);
         kt_matrix(l, c->shared, c->hidden, c->shared_up_format, m->shared_up);
+        if (c->gating >= GATING_RELU)
+            memcpy(m->shared_gate, m->shared_up, sizeof m->shared_gate);
     }
     m->stride = c->n_experts + !c->ungated + 2 * c->shared;
     m->idx = random_choice(l, c);
@@ -522,8 +524,16 @@ static void biased_cases(struct kernel_test *l)
         {7, 3, 192, 64, 64, FORMAT_Q4, 70, .ungated = true, .gating = GATING_RELU,
          .shared_gating = GATING_RELU},
     };
+    static const struct moe_shape with_shared[] = {
+        {7, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = GATING_RELU, .shared_gating = GATING_RELU,
+         .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {7, 3, 192, 320, 320, FORMAT_Q4, 70, .ungated = true, .gating = GATING_RELU,
+         .shared_gating = GATING_RELU, .makes_shared = true, .shared_up_format = FORMAT_Q4},
+    };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
+    for (size_t i = 0; kt_has_kernels(l) && i < sizeof with_shared / sizeof *with_shared; i++)
+        moe_case(l, &with_shared[i], with_shared[i].format);
     if (!kt_is_brief(l))
         moe_case(l,
                  &(struct moe_shape){32, 4, 2880, 2880, 0, FORMAT_MXFP4, 1, .ungated = true, .chooses = true,
