@@ -44,7 +44,8 @@ static struct ssd_shape shape_of(const struct config *c, const struct mamba_conf
 /* The floats of a token's row of proj, a multiple of 4. */
 static uint32_t row_of(const struct mamba_config *m)
 {
-    return (uint32_t)size_round_up(config_mamba_inner(m) + config_mamba_channels(m) + m->n_heads, CONFIG_FOUR);
+    return (uint32_t)size_round_up(config_mamba_inner(m) + config_mamba_channels(m) + m->n_heads,
+                                   CONFIG_FOUR);
 }
 
 static void mamba_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
@@ -149,8 +150,8 @@ static struct ssd_call call_of(const struct mamba *d, const struct part_call *ca
 }
 
 /* Runs the sequences that have one token, concurrently, then parts of prompts, one after the other: they
- * share the scratch memory. Or the positions of a chain, or the two parts of a chunk whose state is kept inside
- * it. */
+ * share the scratch memory. Or the positions of a chain, or the two parts of a chunk whose state is kept
+ * inside it. */
 static void mix(const struct mamba *d, const struct part_call *call)
 {
     struct exec *x = d->room->exec;

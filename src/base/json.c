@@ -59,8 +59,8 @@ static int check_shape(const char *text, size_t len, const char *where, size_t m
     return 0;
 }
 
-/* Replaces Infinity outside of strings by a number of the same length that is too large. Returns whether there
- * was any. */
+/* Replaces Infinity outside of strings by a number of the same length that is too large. Returns whether
+ * there was any. */
 static bool replace_infinity(char *text, size_t len)
 {
     static const char word[] = "Infinity", number[] = "1e999   ";

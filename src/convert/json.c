@@ -291,7 +291,8 @@ static void add_expert_entries(struct str *s, const struct convert_plan *p)
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     for (uint32_t i = 0; i < p->src.config.n_layers; i++) {
         const struct expert_formats *f = &p->experts[i].formats;
-        for (int k = expert_tensors_first(&p->src.config); k < 3 && config_has_experts(&p->src.config, i); k++) {
+        for (int k = expert_tensors_first(&p->src.config); k < 3 && config_has_experts(&p->src.config, i);
+             k++) {
             char base[96];
             uint32_t number = k == 0 ? f->gate : k == 1 ? f->up : f->down;
             const struct format *x = format_of(number);

@@ -170,7 +170,8 @@ static void mamba(const struct config *c, const struct part_config *p, struct pa
     memcpy(t, all, sizeof all);
 }
 
-/* Sets a feed-forward part's three matrices, below "mlp." and `where`. A part without a gate uses up twice. */
+/* Sets a feed-forward part's three matrices, below "mlp." and `where`. A part without a gate uses up
+ * twice. */
 static void gated(const struct config *c, const char *where, uint32_t inner, struct part_tensor *t)
 {
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};

@@ -84,8 +84,8 @@ static void geglu_loop(const float *gate, const float *up, uint32_t n, float *ou
 static void reglu_loop(const float *gate, const float *up, uint32_t n, float *out)
 {
     for (uint32_t c = 0; c < n; c += VEC_LANES)
-        store_some(out + c, vec_mul(vec_max(load_some(gate + c, n - c), vec_zero()), load_some(up + c, n - c)),
-                   n - c);
+        store_some(out + c,
+                   vec_mul(vec_max(load_some(gate + c, n - c), vec_zero()), load_some(up + c, n - c)), n - c);
 }
 
 static void softcap_loop(float *x, uint32_t n, float cap)

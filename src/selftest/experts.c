@@ -516,7 +516,8 @@ static void biased_cases(struct kernel_test *l)
         {6, 3, 192, 64, 0, FORMAT_Q4, 1, .ungated = true, .gating = GATING_GELU},
         {6, 3, 192, 320, 0, FORMAT_Q8, 3, .ungated = true, .gating = GATING_GELU, .is_rest = true},
         {6, 3, 192, 64, 0, FORMAT_Q4, 70, .ungated = true, .gating = GATING_GELU},
-        {7, 3, 192, 64, 64, FORMAT_Q4, 1, .ungated = true, .gating = GATING_RELU, .shared_gating = GATING_RELU},
+        {7, 3, 192, 64, 64, FORMAT_Q4, 1, .ungated = true, .gating = GATING_RELU,
+         .shared_gating = GATING_RELU},
         {7, 3, 192, 64, 64, FORMAT_G_Q5_0, 3, .ungated = true, .gating = GATING_RELU,
          .shared_gating = GATING_RELU},
         {7, 3, 192, 64, 64, FORMAT_BF16, 40, .ungated = true, .gating = GATING_RELU,
@@ -525,8 +526,8 @@ static void biased_cases(struct kernel_test *l)
          .shared_gating = GATING_RELU},
     };
     static const struct moe_shape with_shared[] = {
-        {7, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = GATING_RELU, .shared_gating = GATING_RELU,
-         .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {7, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = GATING_RELU,
+         .shared_gating = GATING_RELU, .makes_shared = true, .shared_up_format = FORMAT_Q4},
         {7, 3, 192, 320, 320, FORMAT_Q4, 70, .ungated = true, .gating = GATING_RELU,
          .shared_gating = GATING_RELU, .makes_shared = true, .shared_up_format = FORMAT_Q4},
     };

@@ -22,8 +22,8 @@ struct bench {
     uint32_t channels, stride;
     uint32_t z_at, x_at, dt_at; /* places in a row of proj */
     uint64_t inner, states;
-    struct test_buffer *proj, *conv, *bias, *a_log, *dt_bias, *d, *window, *out_window, *state, *state_out, *out,
-        *scratch, *norm;
+    struct test_buffer *proj, *conv, *bias, *a_log, *dt_bias, *d, *window, *out_window, *state, *state_out,
+        *out, *scratch, *norm;
 };
 
 static void lay_out(struct kernel_test *l, const struct ssd_shape *c, enum kind kind, uint32_t n,

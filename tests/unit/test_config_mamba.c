@@ -89,7 +89,8 @@ static void lists_of_layers_have_new_and_older_names(void **state)
         assert_int_equal(c.n_layers, 4);
         for (uint32_t i = 0; i < c.n_layers; i++)
             assert_true(config_part(&c, i, 0)->kind == kinds[i]);
-        assert_true(mamba_of(&c)->low == 0.25f && (older ? mamba_of(&c)->high == 8 : isinf(mamba_of(&c)->high)));
+        assert_true(mamba_of(&c)->low == 0.25f &&
+                    (older ? mamba_of(&c)->high == 8 : isinf(mamba_of(&c)->high)));
         assert_true(!mamba_of(&c)->conv_biased && config_first(&c, PART_DENSE)->dense.inner == 68);
         assert_true(c.router.n_groups == 2 && !c.router.norm && c.rms_eps == 1e-6f);
         config_free(&c);
@@ -139,8 +140,8 @@ static void every_bad_value_is_refused_by_its_name(void **state)
         int rc = config_read(&c, root, "config.json", &e);
         json_decref(root);
         if (rc != r->code || !strstr(e.text, r->text))
-            fail_msg("%s = %s: %d \"%s\", expected %d with \"%s\"", r->key, r->value ? r->value : "(none)", rc,
-                     rc < 0 ? e.text : "", r->code, r->text);
+            fail_msg("%s = %s: %d \"%s\", expected %d with \"%s\"", r->key, r->value ? r->value : "(none)",
+                     rc, rc < 0 ? e.text : "", r->code, r->text);
         assert_null(c.layers);
     }
 }

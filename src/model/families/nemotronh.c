@@ -28,19 +28,21 @@ static void read_layers(struct config *c, struct json_view *v)
     const json_t *types = config_layers_list(c, v, list);
     const char *letters = types ? NULL : json_view_text_or(v, pattern, NULL);
     if (v->rc == 0 && !types && (!letters || strlen(letters) != c->n_layers))
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s: expected a letter for each of %u layers", v->where, pattern,
-                        c->n_layers);
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s: expected a letter for each of %u layers", v->where,
+                        pattern, c->n_layers);
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
         const json_t *type = json_array_get(types, i);
         size_t k = 0;
-        while (k < N_KINDS && (letters ? letters[i] != kinds[k].letter
-                                       : !json_is_text(type, kinds[k].name) && !json_is_text(type, kinds[k].older)))
+        while (k < N_KINDS &&
+               (letters ? letters[i] != kinds[k].letter
+                        : !json_is_text(type, kinds[k].name) && !json_is_text(type, kinds[k].older)))
             k++;
         if (k < N_KINDS)
             config_set_only_block(c, i, kinds[k].kind, "norm.weight");
         else
-            v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: %s[%u]: expected Mamba-2, attention, experts or a dense part",
-                            v->where, letters ? pattern : list, i);
+            v->rc = err_set(v->e, ERR_UNSUPPORTED,
+                            "%s: %s[%u]: expected Mamba-2, attention, experts or a dense part", v->where,
+                            letters ? pattern : list, i);
     }
 }
 
@@ -69,8 +71,8 @@ static void read_mamba(struct json_view *v, struct mamba_config *m)
     m->low = bound_of(v, limits, 0, 0);
     m->high = bound_of(v, limits, 1, INFINITY);
     if (v->rc == 0 && !(m->low >= 0 && m->low < m->high))
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: time_step_limit: %g to %g, expected a range from 0 on", v->where,
-                        (double)m->low, (double)m->high);
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: time_step_limit: %g to %g, expected a range from 0 on",
+                        v->where, (double)m->low, (double)m->high);
 }
 
 static void read(struct config *c, struct json_view *v)
@@ -83,10 +85,11 @@ static void read(struct config *c, struct json_view *v)
     if (!json_view_get(v, "rms_norm_eps"))
         c->rms_eps = (float)json_view_real_or(v, eps, 1e-5, 1e-30, 1);
     if (v->rc == 0 && json_view_get(v, "moe_latent_size"))
-        v->rc = err_set(v->e, ERR_UNSUPPORTED,
-                        "%s: moe_latent_size is set (Nemotron-3 Super and Ultra), expected null: experts of a latent "
-                        "are not supported",
-                        v->where);
+        v->rc = err_set(
+            v->e, ERR_UNSUPPORTED,
+            "%s: moe_latent_size is set (Nemotron-3 Super and Ultra), expected null: experts of a latent "
+            "are not supported",
+            v->where);
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         config_expect(v, off[i], false);
     config_expect_text(v, "mlp_hidden_act", "relu2");
@@ -98,28 +101,28 @@ static void read(struct config *c, struct json_view *v)
     c->ropes[0].none = true;
     config_read_sigmoid_router(c, v);
     uint32_t n_shared = json_view_u32_or(v, "n_shared_experts", 1, 1, 1);
-    c->shared_inner =
-        n_shared * json_view_u32(v, "moe_shared_expert_intermediate_size", 1, CONFIG_MAX_INNER);
+    c->shared_inner = n_shared * json_view_u32(v, "moe_shared_expert_intermediate_size", 1, CONFIG_MAX_INNER);
     config_check_multiple(v, "moe_shared_expert_intermediate_size", c->shared_inner, PRODUCT_COLS);
     config_read_dense(c, v, "intermediate_size");
 }
 
 /* Names of the checkpoint, then of mlx-lm. */
-static const char *const renamed[][2] = {{"model.embeddings.", "model.embed_tokens."},
-                                         {"model.norm_f.", "model.norm."},
-                                         {".mixer.q_proj.", ".self_attn.q_proj."},
-                                         {".mixer.k_proj.", ".self_attn.k_proj."},
-                                         {".mixer.v_proj.", ".self_attn.v_proj."},
-                                         {".mixer.o_proj.", ".self_attn.o_proj."},
-                                         {".mixer.gate.e_score_correction.bias", ".mixer.gate.e_score_correction_bias"},
-                                         {".mixer.gate.", ".mlp.gate."},
-                                         {".mixer.experts.", ".mlp.experts."},
-                                         {".mixer.shared_experts.", ".mlp.shared_experts."},
-                                         {".mixer.up_proj.", ".mlp.up_proj."},
-                                         {".mixer.down_proj.", ".mlp.down_proj."},
-                                         {".mixer.switch_mlp.fc1.", ".mlp.switch_mlp.up_proj."},
-                                         {".mixer.switch_mlp.fc2.", ".mlp.switch_mlp.down_proj."},
-                                         {0}};
+static const char *const renamed[][2] = {
+    {"model.embeddings.", "model.embed_tokens."},
+    {"model.norm_f.", "model.norm."},
+    {".mixer.q_proj.", ".self_attn.q_proj."},
+    {".mixer.k_proj.", ".self_attn.k_proj."},
+    {".mixer.v_proj.", ".self_attn.v_proj."},
+    {".mixer.o_proj.", ".self_attn.o_proj."},
+    {".mixer.gate.e_score_correction.bias", ".mixer.gate.e_score_correction_bias"},
+    {".mixer.gate.", ".mlp.gate."},
+    {".mixer.experts.", ".mlp.experts."},
+    {".mixer.shared_experts.", ".mlp.shared_experts."},
+    {".mixer.up_proj.", ".mlp.up_proj."},
+    {".mixer.down_proj.", ".mlp.down_proj."},
+    {".mixer.switch_mlp.fc1.", ".mlp.switch_mlp.up_proj."},
+    {".mixer.switch_mlp.fc2.", ".mlp.switch_mlp.down_proj."},
+    {0}};
 
 const struct family family_nemotronh = {
     .name = "Nemotron-3",

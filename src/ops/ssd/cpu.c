@@ -70,16 +70,15 @@ static void prepare_block(void *ctx, uint32_t block, uint32_t thread)
     const float **rows = j->rows + (uint64_t)thread * (TOKENS + taps);
     for (uint32_t i = 0; i < n + taps - 1; i++)
         rows[i] = before_conv(j, first + i) + channel;
-    const struct ssd_unit u = {
-        .rows = rows,
-        .conv = host_floats(j->call->conv) + (uint64_t)channel * taps,
-        .bias = j->call->conv_bias ? host_floats(j->call->conv_bias) + channel : NULL,
-        .turned = j->turned + (uint64_t)thread * CHANNELS * taps,
-        .dim = (uint32_t)size_min(CHANNELS, j->n_channels - channel),
-        .taps = taps,
-        .n = n,
-        .out = j->prepared + first * j->row + channel,
-        .out_stride = j->row};
+    const struct ssd_unit u = {.rows = rows,
+                               .conv = host_floats(j->call->conv) + (uint64_t)channel * taps,
+                               .bias = j->call->conv_bias ? host_floats(j->call->conv_bias) + channel : NULL,
+                               .turned = j->turned + (uint64_t)thread * CHANNELS * taps,
+                               .dim = (uint32_t)size_min(CHANNELS, j->n_channels - channel),
+                               .taps = taps,
+                               .n = n,
+                               .out = j->prepared + first * j->row + channel,
+                               .out_stride = j->row};
     j->loops->ssd_prepare(&u);
 }
 

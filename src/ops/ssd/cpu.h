@@ -27,10 +27,10 @@ struct ssd_steps {
 
 /* A head over n tokens. */
 struct ssd_head {
-    const float *x, *b, *c, *z;    /* the first token's */
-    const float *dt, *decay;       /* the first token's */
-    uint64_t stride, z_stride;     /* distance between tokens: of x, b, c, dt, decay; of z */
-    float *state;                  /* [head_dim][state_dim] */
+    const float *x, *b, *c, *z; /* the first token's */
+    const float *dt, *decay;    /* the first token's */
+    uint64_t stride, z_stride;  /* distance between tokens: of x, b, c, dt, decay; of z */
+    float *state;               /* [head_dim][state_dim] */
     float *out;
     uint64_t out_stride;
     uint32_t n, head_dim, state_dim;

@@ -1,5 +1,5 @@
-/* The loops of Mamba-2's state space (cpu.h) for one instruction set; the Makefile compiles this file once for
- * each. */
+/* The loops of Mamba-2's state space (cpu.h) for one instruction set; the Makefile compiles this file once
+ * for each. */
 #include "ops/ssd/cpu.h"
 
 #include "cpu/math.h"

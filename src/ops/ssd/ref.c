@@ -55,7 +55,8 @@ static void ref_step(const struct work *a, uint32_t t, uint32_t head, double *in
             o += next * out[c];
             state[c] = (float)next;
         }
-        host_floats_mut(a->c->dst)[(uint64_t)t * inner + at] = (float)(o * ref_silu((double)row[a->c->z_at + at]));
+        host_floats_mut(a->c->dst)[(uint64_t)t * inner + at] =
+            (float)(o * ref_silu((double)row[a->c->z_at + at]));
     }
 }
 

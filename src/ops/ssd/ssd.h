@@ -6,9 +6,10 @@
  *   dst = o * silu(z)
  * and afterwards, another operation:
  *   dst = dst / rms(dst over the channels of a group) * norm
- * State S: f32 [n_heads][head_dim][state_dim]. Channels: x [n_heads][head_dim], B and C [n_groups][state_dim].
- * Window: f32 [conv_kernel - 1][channels], oldest first, the values before the convolution. The window is read
- * from one buffer and written to another. The state may be, too; then the old one stays as it was. */
+ * State S: f32 [n_heads][head_dim][state_dim]. Channels: x [n_heads][head_dim], B and C
+ * [n_groups][state_dim]. Window: f32 [conv_kernel - 1][channels], oldest first, the values before the
+ * convolution. The window is read from one buffer and written to another. The state may be, too; then the old
+ * one stays as it was. */
 #ifndef MOEFLUX_OPS_SSD_SSD_H
 #define MOEFLUX_OPS_SSD_SSD_H
 

@@ -6,7 +6,8 @@
 #include "base/mem.h"
 #include "ops/ssd/ssd.h"
 
-/* PARTS: lanes that share a row of S. ROWS: rows of a lane. STAGE: tokens whose inputs lie in shared memory. */
+/* PARTS: lanes that share a row of S. ROWS: rows of a lane. STAGE: tokens whose inputs lie in shared
+ * memory. */
 enum { PARTS = 8, ROWS = 4, STAGE = 8, NORM_GROUP = 256 };
 /* The places of ssd/scan.comp's constants. */
 enum {

@@ -38,9 +38,9 @@ enum { MAX_PATTERNS = 3 };
 #define O200K        CAPITALS(UPPER, LOWER) " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
 /* Mistral's, which Nemotron-3 has: o200k's without contractions, and single digits. */
 #define TEKKEN                                                                                               \
-    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER                         \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER                      \
     "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
-#define QWEN2        CONTRACTIONS "|" LETTERS "|\\p{N}|" SIGNS "|" SPACES
+#define QWEN2 CONTRACTIONS "|" LETTERS "|\\p{N}|" SIGNS "|" SPACES
 #define DEEPSEEK3                                                                                            \
     {                                                                                                        \
         "\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",                                         \

@@ -69,8 +69,8 @@ PLAIN = COMMON | {
     "use_conv_bias": True,
 }
 
-# Six heads of 10 channels in two groups with 12 states, three taps without biases, a lower bound of the time steps, three heads of 20
-# channels over one, two groups of experts whose weights are not normalised, a dense layer.
+# Six heads of 10 channels in two groups with 12 states, three taps without biases, a lower bound of the time steps, three heads
+# of 20 channels over one, two groups of experts whose weights are not normalised, a dense layer.
 ODD = COMMON | {
     "conv_kernel": 3,
     "head_dim": 20,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes kimilinear.gguf, bailingmoe3.gguf, glm5next.gguf, minimaxm3.gguf, step35.gguf, mimo2.gguf and nemotronh.gguf: models of
-../families by llama.cpp's own converter, whose vocabulary is left out; glm53f-two is written by ../families/make_glm53f.py first. Matrices become
-Q4_0, which holds their numbers exactly. See README.md.
+"""Writes kimilinear.gguf, bailingmoe3.gguf, glm5next.gguf, minimaxm3.gguf, step35.gguf, mimo2.gguf and nemotronh.gguf: models
+of ../families by llama.cpp's own converter, whose vocabulary is left out; glm53f-two is written by ../families/make_glm53f.py
+first. Matrices become Q4_0, which holds their numbers exactly. See README.md.
 
 usage: make_kda.py LLAMA_CPP OUT_DIR DIR_OF_GLM53F_TWO [NAME...]
 """
