@@ -749,7 +749,8 @@ static void keys_that_mamba_2_needs_are_named(void **state)
     expect_keys_needed(nemotron, "nemotron_h_moe", keys);
     expect_renamed_refused(nemotron, "blk.0.ssm_conv1d.bias", "blk.0.ssm_conv1d.bia?", ERR_UNSUPPORTED,
                            "tensor blk.0.ssm_conv1d.bia?: not one that Nemotron-3 has");
-    expect_renamed_refused(nemotron, "blk.0.ssm_d", "blk.0.ssm_q", ERR_UNSUPPORTED, "tensor blk.0.ssm_q");
+    expect_renamed_refused(nemotron, "blk.0.ssm_norm.weight", "blk.0.ssm_norn.weight", ERR_UNSUPPORTED,
+                           "tensor blk.0.ssm_norn.weight");
 }
 
 static void keys_that_joined_streams_and_pools_need_are_named(void **state)
