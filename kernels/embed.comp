@@ -3,7 +3,11 @@
 // variants: plain ext blk
 #version 460
 #include "lib/memory.glsl"
-#include "lib/gemv.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint WORKGROUP = 256;
+layout(constant_id = 1) const uint FORMATS = 0xffffffff;
+#include "lib/dequant.glsl"
 
 layout(push_constant, std430) uniform Args { embed_args a; };
 

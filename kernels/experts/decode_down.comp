@@ -14,13 +14,15 @@
 // no condition and do not wait for one another. DROPS: the address of a slot may be 0; such a slot has no
 // columns.
 // Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
-// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk
+// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk blkdenorm
 #version 460
 #include "lib/memory.glsl"
+
+layout(constant_id = 12) const uint LANES = 16; // a power of two, at most SUBGROUP
+#define RUN_LANES LANES
 #include "lib/gemv.glsl"
 #include "lib/math.glsl"
 
-layout(constant_id = 12) const uint LANES = 16; // a power of two, at most SUBGROUP
 layout(constant_id = 13) const uint TEAMS = 1;
 layout(constant_id = 14) const uint DROPS = 0; // 1: tokens may have fewer than top_k experts
 layout(constant_id = 15) const uint BIASED = 0; // 1: each expert's rows have biases; excludes a shared expert
@@ -100,20 +102,15 @@ void fetch_slot_as(const uint format, Slot s, uint from)
 {
     uint cols = 4 * piece_vecs(format), pieces = cols_here(s, from) / cols;
     uint i = gl_SubgroupInvocationID % LANES;
+    begin_row(format, from + cols_here(s, from));
     if (STEPS > 0) {
         [[unroll]] for (uint k = 0; k < STEPS; k++)
             if (k < steps_of(format))
                 load_rows(held[k], format, s, i + k * LANES);
-    } else if (LOADS_IN_LOOP) {
-        [[dont_unroll]] for (uint k = 0; k < 2; k++) {
-            now = next;
-            if (i + k * LANES < pieces)
-                load_rows(next, format, s, from / cols + i + k * LANES);
-        }
     } else {
-        if (i < pieces)
+        if (has_piece(i, pieces))
             load_rows(now, format, s, from / cols + i);
-        if (i + LANES < pieces)
+        if (has_piece(i + LANES, pieces))
             load_rows(next, format, s, from / cols + i + LANES);
     }
 }
@@ -127,10 +124,10 @@ void add_slot_as(inout float acc[MAX_ACC], const uint format, Slot s, uint from)
             if (k < steps_of(format))
                 add_step(acc, format, held[k], area + (lane + k * LANES) * vecs);
     } else {
-        [[dont_unroll]] for (uint i = lane; i < pieces; i += LANES) {
+        [[dont_unroll]] for (uint i = lane; has_piece(i, pieces); i += LANES) {
             add_step(acc, format, now, area + i * vecs);
             now = next;
-            if (i + 2 * LANES < pieces)
+            if (has_piece(i + 2 * LANES, pieces))
                 load_rows(next, format, s, from / (4 * vecs) + i + 2 * LANES);
         }
     }

@@ -67,7 +67,7 @@ uint n_parts(const uint format)
     return (COLS / (4 * piece_vecs(format)) + SUBGROUP - 1) / SUBGROUP;
 }
 
-bool has_piece(const uint format, uint piece)
+bool row_has(const uint format, uint piece)
 {
     uint pieces = COLS / (4 * piece_vecs(format));
     return pieces % SUBGROUP == 0 || piece < pieces;
@@ -76,7 +76,7 @@ bool has_piece(const uint format, uint piece)
 void fetch_slot(const uint format, uint start)
 {
     uint piece = ahead_slot_part * SUBGROUP + gl_SubgroupInvocationID;
-    if (ahead_slot < a.end_slot && has_piece(format, piece)) {
+    if (ahead_slot < a.end_slot && row_has(format, piece)) {
         begin_step(now);
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             load_piece(now, r, format, ahead.weight, ahead.scales, ahead.biases, (start + r) * COLS, piece);
@@ -104,7 +104,7 @@ void add_slots(const uint format, uint token, uint start, inout float total[MAX_
             fetch_acts(token, slot + 1);
         [[dont_unroll]] for (uint i = 0; i < n_parts(format); i++) {
             uint piece = i * SUBGROUP + gl_SubgroupInvocationID;
-            if (has_piece(format, piece))
+            if (row_has(format, piece))
                 add_step(acc, format, now, slot % 2 * (COLS / 4) + piece * vecs);
             fetch_slot(format, start);
         }

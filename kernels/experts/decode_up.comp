@@ -18,7 +18,7 @@
 // halves of its rows are computed as the two matrices otherwise are. The first dispatch leaves gate p in act,
 // the second one replaces it by the activation. PASS_ONE: experts without a gate take one dispatch, in which
 // the halves of up are computed so.
-// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk
+// variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk blkdenorm
 #version 460
 #define MATRICES 2
 #include "lib/memory.glsl"

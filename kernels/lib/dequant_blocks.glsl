@@ -43,6 +43,19 @@ const bool HAS_BIAS = HAS_PAIR || IS(Q2_K);
 const bool HAS_ENTRIES = IS_IQ1 || IS_IQ2 || IS_IQ3; // codes are entries of a code book
 const bool HAS_HIGH = IS(Q3_K) || IS(Q5_K) || IS(Q6_K);
 
+#ifdef RUN_LANES
+// The products of few tokens: RUN_LANES neighbouring lanes take parts of consecutive blocks, a run. They load
+// its bytes as neighbouring vectors and take their parts from shared memory (gemv_blocks.glsl). A load of
+// words that lie a part apart takes several times as long.
+const uint RUN_PARTS = PARTS > 0 ? PARTS : 1;
+const uint RUN_BLOCKS = RUN_LANES > RUN_PARTS ? RUN_LANES / RUN_PARTS : 1;
+const uint RUN_VECS = (RUN_BLOCKS * BLOCK_BYTES + 15 + 15) / 16; // vectors that have a byte of it, at most
+const uint RUN_LOADS = (RUN_VECS + RUN_LANES - 1) / RUN_LANES;
+const uint RUN_ROWS = MATRICES * ROWS;
+const uint ALL_RUN_VECS = WORKGROUP / RUN_LANES * RUN_ROWS * RUN_VECS;
+shared uvec4 runs[ALL_RUN_VECS];
+#endif
+
 const uint ZERO = IS(Q4_0)                              ? 8 :
                   IS(Q5_0) || IS_IQ1                    ? 16 :
                   IS(Q3_K)                              ? 4 :
@@ -108,7 +121,8 @@ uint book_entry(uint i)
 
 // ------------------------------------------------------------------------------------------------- loading
 
-// A block in memory: the word that contains its first byte, and that byte's place in the word.
+// A block: the word that contains its first byte, and that byte's place in the word. The word is an address
+// or, with RUN_LANES, a number of a word in `runs`.
 struct Block {
     uvec2 words;
     uint from;
@@ -123,24 +137,58 @@ Block block_at(uvec2 weight, uint i)
     return Block(uvec2(at.x & ~3u, at.y), IS_ALIGNED ? 0 : at.x & 3u);
 }
 
+// These return words, counted from the block's first one.
+#ifdef RUN_LANES
+uint word_of(Block b, uint i)
+{
+    uint at = b.words.x + i;
+    return runs[at >> 2][at & 3u];
+}
+
+uvec2 two_of(Block b, uint i)
+{
+    return uvec2(word_of(b, i), word_of(b, i + 1));
+}
+
+uvec4 four_of(Block b, uint i)
+{
+    return runs[b.words.x + i >> 2];
+}
+#else
+uint word_of(Block b, uint i)
+{
+    return Words(b.words).v[i];
+}
+
+uvec2 two_of(Block b, uint i)
+{
+    return two_at(b.words, i >> 1);
+}
+
+uvec4 four_of(Block b, uint i)
+{
+    return Words4(addr_add(b.words, 4 * i)).v[0];
+}
+#endif
+
 // These return numbers that begin at a byte of the block. A half does not span two words.
 uint byte_at(Block b, uint byte)
 {
     uint at = b.from + byte;
-    return Words(b.words).v[at >> 2] >> 8 * (at & 3u) & 0xffu;
+    return word_of(b, at >> 2) >> 8 * (at & 3u) & 0xffu;
 }
 
 uint half_at(Block b, uint byte)
 {
     uint at = b.from + byte;
-    return Words(b.words).v[at >> 2] >> 8 * (at & 2u) & 0xffffu;
+    return word_of(b, at >> 2) >> 8 * (at & 2u) & 0xffffu;
 }
 
 uint word_at(Block b, uint byte)
 {
-    uint at = b.from + byte, shift = 8 * (at & 3u), v = Words(b.words).v[at >> 2];
+    uint at = b.from + byte, shift = 8 * (at & 3u), v = word_of(b, at >> 2);
     if (!IS_ALIGNED) {
-        uint high = Words(b.words).v[at + 3 >> 2];
+        uint high = word_of(b, at + 3 >> 2);
         v = shift == 0 ? v : v >> shift | high << (32 - shift & 31u);
     }
     return v;
@@ -149,9 +197,9 @@ uint word_at(Block b, uint byte)
 uvec2 words_at(Block b, uint byte)
 {
     uint at = b.from + byte, shift = 8 * (at & 3u);
-    uvec2 v = uvec2(Words(b.words).v[at >> 2], Words(b.words).v[(at >> 2) + 1]);
+    uvec2 v = uvec2(word_of(b, at >> 2), word_of(b, (at >> 2) + 1));
     if (!IS_ALIGNED) {
-        uint last = Words(b.words).v[at + 7 >> 2];
+        uint last = word_of(b, at + 7 >> 2);
         v = shift == 0 ? v : v >> shift | uvec2(v.y, last) << (32 - shift & 31u);
     }
     return v;
@@ -160,7 +208,7 @@ uvec2 words_at(Block b, uint byte)
 // Returns 16 bytes of a block that is IS_ALIGNED_16; byte: a multiple of 16.
 uvec4 wide_at(Block b, uint byte)
 {
-    return Words4(addr_add(b.words, byte)).v[0];
+    return four_of(b, byte / 4);
 }
 
 // Loads n times 8 bytes from `byte` on: a multiple of 16 in a block that is IS_ALIGNED_16, of 8 in one that
@@ -168,7 +216,7 @@ uvec4 wide_at(Block b, uint byte)
 void load_run(Block b, uint byte, const uint n, out uvec2 v[4])
 {
     uint at = b.from + byte, first = at >> 2, shift = 8 * (at & 3u), last = at + 8 * n - 1 >> 2;
-    uint w = IS_ALIGNED_8 ? 0 : Words(b.words).v[first];
+    uint w = IS_ALIGNED_8 ? 0 : word_of(b, first);
     [[unroll]] for (uint j = 0; j < QUARTERS; j++) {
         if (j >= n) {
             v[j] = uvec2(0);
@@ -179,13 +227,13 @@ void load_run(Block b, uint byte, const uint n, out uvec2 v[4])
                 v[j + 1] = both.zw;
             }
         } else if (IS_ALIGNED_8) {
-            v[j] = two_at(b.words, (byte >> 3) + j);
+            v[j] = two_of(b, byte / 4 + 2 * j);
         } else if (IS_ALIGNED) {
-            v[j] = uvec2(w, Words(b.words).v[first + 2 * j + 1]);
-            w = j + 1 < n ? Words(b.words).v[first + 2 * j + 2] : 0;
+            v[j] = uvec2(w, word_of(b, first + 2 * j + 1));
+            w = j + 1 < n ? word_of(b, first + 2 * j + 2) : 0;
         } else {
-            uint mid = Words(b.words).v[first + 2 * j + 1];
-            uint end = Words(b.words).v[j + 1 < n ? first + 2 * j + 2 : last];
+            uint mid = word_of(b, first + 2 * j + 1);
+            uint end = word_of(b, j + 1 < n ? first + 2 * j + 2 : last);
             v[j] = uvec2(w, mid);
             if (shift != 0)
                 v[j] = v[j] >> shift | uvec2(mid, end) << 32 - shift;
@@ -326,11 +374,13 @@ Part load_part_of(Block b, uint part)
     return p;
 }
 
+#ifndef RUN_LANES
 // Loads columns 32 * i .. of a row.
 Part load_part(Matrix m, uint row, uint i)
 {
     return load_part_of(block_at(m.weight, row * (m.cols / BLOCK_COLS) + i / PARTS), i % PARTS);
 }
+#endif
 
 // ------------------------------------------------------------------------------------------------ decoding
 
@@ -571,6 +621,7 @@ Eight eight_of(uvec2 bytes, vec2 s)
     return e;
 }
 
+#ifndef RUN_LANES
 // Returns columns 8 * i .. of a row.
 Eight load_eight(const uint format, Matrix m, uint row, uint i)
 {
@@ -581,3 +632,4 @@ Eight load_eight(const uint format, Matrix m, uint row, uint i)
     load_quarter(b, part, j, low, high);
     return eight_of(bytes_of(h, low, high, part, j), scales_of(h, part, j >> 1));
 }
+#endif

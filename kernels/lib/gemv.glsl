@@ -33,7 +33,7 @@ layout(constant_id = 5) const uint FORMATS = 0xffffffff;
 layout(constant_id = 6) const uint SPLIT = 1;
 // 0: a lane takes its pieces in a loop. Otherwise a row is one tile of TILE columns, of which a lane takes at
 // most STEPS pieces in any format: all are loaded at once, and the loops are unrolled.
-#if (defined(EXTENDED) && !defined(DENORM)) || defined(BLOCKS)
+#if defined(EXTENDED) && !defined(DENORM)
 const uint STEPS = 0;
 #else
 layout(constant_id = 7) const uint STEPS = 0;
@@ -51,6 +51,9 @@ const bool IS_WHOLE = STEPS > 0 || STREAM > 0; // a row is one tile
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint MAX_ROWS = 4, MAX_ACC = 16;
 
+#if defined(BLOCKS) && !defined(RUN_LANES)
+#define RUN_LANES SUBGROUP // lanes that take neighbouring pieces of a row
+#endif
 #include "lib/dequant.glsl"
 #include "lib/gemv_lanes.glsl"
 

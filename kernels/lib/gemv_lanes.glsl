@@ -133,10 +133,17 @@ float sum_on(vec4 x, float sum)
 #include "lib/gemv_basic.glsl"
 #endif
 
-#ifdef BLOCKS
-const bool LOADS_IN_LOOP = true; // a load is so much code that each copy of it is a third of glslc's time
-#else
-const bool LOADS_IN_LOOP = false;
+#ifndef BLOCKS
+// Starts the loads of a row's columns, the last one `end - 1`.
+void begin_row(const uint format, uint end)
+{
+}
+
+// Returns whether this lane takes part in the step that has its piece i of `pieces`.
+bool has_piece(uint i, uint pieces)
+{
+    return i < pieces;
+}
 #endif
 
 Step now, next;                       // this lane's steps, in a loop
@@ -154,7 +161,7 @@ void load_step(out Step s, const uint format, Matrix m[MATRICES], uint row, uint
                        from / (4 * piece_vecs(format)) + i);
 }
 
-#ifdef DENORM
+#if defined(DENORM) && !defined(BLOCKS)
 // Returns what load_at counts biases from: their address, or that of the matrix's factor.
 uvec2 bias_address(const uint format, uvec2 biases, uint group)
 {
@@ -201,7 +208,7 @@ bool has_step(const uint format, uint k)
 {
     uint pieces = TILE / (4 * piece_vecs(format));
     return k * piece_step() < pieces &&
-           (pieces % piece_step() == 0 || first_piece() + k * piece_step() < pieces);
+           (pieces % piece_step() == 0 || has_piece(first_piece() + k * piece_step(), pieces));
 }
 
 // Rows past the last also belong to another block, so with STEPS these two functions need no condition around
@@ -209,6 +216,7 @@ bool has_step(const uint format, uint k)
 void fetch_as(const uint format, Matrix m[MATRICES], uint row, uint from, uint n)
 {
     uint pieces = n / (4 * piece_vecs(format)), i = first_piece();
+    begin_row(format, from + n);
     if (STEPS > 0) {
         [[unroll]] for (uint k = 0; k < STEPS; k++)
             if (has_step(format, k)) {
@@ -217,16 +225,10 @@ void fetch_as(const uint format, Matrix m[MATRICES], uint row, uint from, uint n
                 else
                     load_step(held[k], format, m, row, 0, i + k * piece_step());
             }
-    } else if (LOADS_IN_LOOP) {
-        [[dont_unroll]] for (uint k = 0; k < 2; k++) {
-            now = next;
-            if (i + k * piece_step() < pieces)
-                load_step(next, format, m, row, from, i + k * piece_step());
-        }
     } else {
-        if (i < pieces)
+        if (has_piece(i, pieces))
             load_step(now, format, m, row, from, i);
-        if (i + piece_step() < pieces)
+        if (has_piece(i + piece_step(), pieces))
             load_step(next, format, m, row, from, i + piece_step());
     }
 }
@@ -239,10 +241,10 @@ void add_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICES], uin
             if (has_step(format, k))
                 add_step(acc, format, held[k], (first_piece() + k * piece_step()) * vecs);
     } else {
-        [[dont_unroll]] for (uint i = first_piece(); i < pieces; i += piece_step()) {
+        [[dont_unroll]] for (uint i = first_piece(); has_piece(i, pieces); i += piece_step()) {
             add_step(acc, format, now, i * vecs);
             now = next;
-            if (i + 2 * piece_step() < pieces)
+            if (has_piece(i + 2 * piece_step(), pieces))
                 load_step(next, format, m, row, from, i + 2 * piece_step());
         }
     }

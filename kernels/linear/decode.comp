@@ -7,7 +7,7 @@
 // first_stacked on, each with its own part of x and of y. A workgroup computes SUBGROUPS / SPLIT * BLOCK_ROWS
 // rows of one segment. x goes through shared memory in tiles of TILE columns. The norm's factor is applied at
 // the end, so one pass is enough. float32 sums. Tolerance 1e-5 of the largest output.
-// variants: plain denorm q4 q8 bf16 f32 ext extdenorm blk
+// variants: plain denorm q4 q8 bf16 f32 ext extdenorm blk blkdenorm
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"

@@ -4,7 +4,7 @@
 // Grid: x = the row blocks of consecutive segments, y = tokens / TOKENS. A workgroup computes SUBGROUPS /
 // SPLIT * BLOCK_ROWS rows of one segment, with STREAM that many blocks. Formula and tolerance are those of
 // linear/decode.comp. The order of the float32 sums does not depend on TOKENS: results are batch-invariant.
-// variants: plain denorm q4 q8 bf16 f32 ext extdenorm blk
+// variants: plain denorm q4 q8 bf16 f32 ext extdenorm blk blkdenorm
 #version 460
 #include "lib/memory.glsl"
 #include "lib/gemv.glsl"

@@ -295,14 +295,15 @@ static int own_buffer(struct gpu_buffer *b, const struct gpu *g, uint64_t bytes)
 int gpu_buffer_new(struct gpu_buffer *b, const struct gpu *g, enum gpu_memory kind, uint64_t bytes,
                    struct moeflux_err *e)
 {
-    /* Kernels read 16-bit numbers in pairs, so the last word must be whole. */
-    *b = (struct gpu_buffer){.bytes = size_round_up(size_max(bytes, 1), 4)};
+    /* Kernels read whole vectors of 16 bytes that contain a byte. */
+    bytes = size_round_up(size_max(bytes, 1), 16);
+    *b = (struct gpu_buffer){.bytes = bytes};
     if (b->bytes > g->max_alloc_bytes)
         return err_set(e, ERR_UNSUPPORTED, "%s: a buffer of %llu bytes is needed, the driver allows %llu",
                        g->info.name, (unsigned long long)b->bytes, (unsigned long long)g->max_alloc_bytes);
     if (kind == GPU_HOST && bytes >= OWN_BYTES && g->import_align && own_buffer(b, g, bytes) == 0)
         return 0;
-    *b = (struct gpu_buffer){.bytes = size_round_up(size_max(bytes, 1), 4)};
+    *b = (struct gpu_buffer){.bytes = bytes};
     int rc = create_buffer(b, g, NULL, e);
     if (rc == 0)
         rc = allocate(b, g, kind, e);

@@ -11,15 +11,15 @@
 int embed_vulkan_open(struct embed *op, struct exec *x, struct moeflux_err *e)
 {
     const struct weights *w = &op->weights;
-    const struct gemv_shape shape = {w->rows, w->cols, 1, format_set(w->format), 1, w->rows, 0};
-    struct gemv_plan p = gemv_plan_for(x, &shape);
-    op->gpu.workgroup = p.workgroup;
+    const uint64_t formats = format_set(w->format);
     char name[16];
+    op->gpu.workgroup = (uint32_t)size_min(256, exec_get_caps(x).max_workgroup);
+    const uint32_t spec[] = {op->gpu.workgroup, format_constant(formats)};
     int rc = format_is_block(w->format) ? code_books_open(x, e) : 0;
     if (rc < 0)
         return rc;
-    snprintf(name, sizeof name, "embed%s", gemv_suffix(shape.formats));
-    return exec_kernel(x, &op->gpu.kernel, name, sizeof(struct embed_args), p.spec, GEMV_N_SPEC, e);
+    snprintf(name, sizeof name, "embed%s", gemv_suffix(formats));
+    return exec_kernel(x, &op->gpu.kernel, name, sizeof(struct embed_args), spec, 2, e);
 }
 
 void embed_vulkan(const void *self, const void *what, struct exec *x)

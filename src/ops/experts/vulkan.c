@@ -115,18 +115,22 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, ui
     return rc < 0 ? rc : make_up(x, &up->several, name, chooses, spec, &longer, gemv_kernel_later, e);
 }
 
-/* Returns the columns of all slots that fit so many quarters of shared memory. */
-static uint32_t most_cols(const struct exec_caps *c, uint32_t quarters)
-{
-    return (c->max_shared_bytes / 4 * quarters - 1024) / 4;
-}
-
 /* A workgroup's subgroups go to slots first, so that each has one expert, then to more rows. */
 enum { DOWN_ROWS = 4, DOWN_BLOCK_ROWS = 2, DOWN_GROUP = 256 };
 /* Limits: pieces of a row that a lane holds at once, vec4s of activations. */
 enum { MAX_STEPS = 3, MAX_ACTS = 8 };
 /* Fewer neighbouring lanes would read too little of a row at a time. */
 enum { LEAST_LANES = 4 };
+
+/* Returns the columns of all slots that fit so many quarters of shared memory, next to the runs of a block
+ * format. */
+static uint32_t most_cols(const struct exec_caps *c, uint64_t formats, uint32_t quarters)
+{
+    enum { OTHERS = 1024 };
+    uint64_t lanes = size_max(DOWN_GROUP, c->subgroup_size);
+    uint64_t runs = gemv_block_bytes(formats, (uint32_t)lanes, LEAST_LANES, DOWN_BLOCK_ROWS);
+    return (uint32_t)((size_min(c->max_shared_bytes / 4 * quarters, c->max_shared_bytes - runs) - OTHERS) / 4);
+}
 
 /* The layout of a part's kernel. */
 struct down_shape {
@@ -235,7 +239,7 @@ static void lay_out_whole(const struct exec_caps *c, const struct experts_shape 
                           const struct down_shape *d, uint32_t spec[DOWN_N_SPEC])
 {
     for (uint32_t quarters = 2; quarters <= 3; quarters++) {
-        lay_out_down(c, s, d, most_cols(c, quarters), spec);
+        lay_out_down(c, s, d, most_cols(c, d->formats, quarters), spec);
         spec[GEMV_STEPS] = whole_steps(c, s, d, spec);
         if (spec[GEMV_STEPS] > 0)
             return;
@@ -260,7 +264,7 @@ static int open_down_with_q4(struct experts *op, struct exec *x, struct moeflux_
     struct experts_down *down = &op->gpu.down_with_q4;
     const struct down_shape d = {down->formats, false, s->inner, s->top_k + 1};
     uint32_t spec[DOWN_N_SPEC] = {0};
-    lay_out_down(&c, s, &d, most_cols(&c, 2), spec);
+    lay_out_down(&c, s, &d, most_cols(&c, d.formats, 2), spec);
     down->rows = down_rows_of(&c, spec);
     spec[GEMV_STEPS] = steps_with_q4(&c, s, &d, spec);
     const char *name =
@@ -298,7 +302,7 @@ static int open_down(struct experts *op, struct exec *x, struct experts_down *do
     struct down_shape d = {down->formats, is_shared, s->inner, s->top_k + 1};
     if (is_shared)
         d = (struct down_shape){down->formats, true, s->shared_inner ? s->shared_inner : s->inner, 1};
-    lay_out_down(&c, s, &d, most_cols(&c, 2), spec);
+    lay_out_down(&c, s, &d, most_cols(&c, d.formats, 2), spec);
     down->rows = down_rows_of(&c, spec);
     if (is_shared && s->shared_inner)
         spec[GEMV_STEPS] = whole_steps(&c, s, &d, spec);

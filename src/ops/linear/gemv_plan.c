@@ -27,12 +27,29 @@ static uint32_t round_down_pow2(uint32_t n)
     return n;
 }
 
-/* Returns the columns of equal tiles, each at most half of shared memory. */
-static uint32_t tile_for(const struct exec_caps *c, uint32_t cols, uint32_t tokens)
+enum { BLOCK_PIECE = 32 }; /* columns of a piece of a block format */
+/* The rows that lanes share at once and the lanes of a workgroup, at most, if matrices are in a block format:
+ * runs take shared memory. */
+enum { BLOCK_ROWS = 2, BLOCK_LANES = 256 };
+
+uint64_t gemv_block_bytes(uint64_t formats, uint32_t lanes, uint32_t run_lanes, uint32_t rows)
 {
-    uint32_t most = (c->max_shared_bytes / 2 / tokens - 128) / 4;
+    enum { VEC = 16 };
+    if (!format_part_is_block(formats))
+        return 0;
+    const struct format *f = format_of(FORMAT_WORD_NUMBER(format_constant(formats)));
+    uint64_t run = size_max(1, (uint64_t)run_lanes * BLOCK_PIECE / f->group) * f->block_bytes;
+    return div_up(lanes, run_lanes) * rows * ((run + 2 * (VEC - 1)) / VEC * VEC) + GEMV_BOOK_BYTES;
+}
+
+/* Returns the columns of equal tiles, each at most half of shared memory. */
+static uint32_t tile_for(const struct exec_caps *c, const struct gemv_shape *s)
+{
+    uint64_t others = gemv_block_bytes(s->formats, BLOCK_LANES, c->subgroup_size, BLOCK_ROWS);
+    uint64_t bytes = size_min(c->max_shared_bytes / 2, c->max_shared_bytes - others);
+    uint32_t most = (uint32_t)(bytes / s->tokens - 128) / 4;
     most -= most % PRODUCT_COLS;
-    return (uint32_t)size_round_up(div_up(cols, div_up(cols, most)), PRODUCT_COLS);
+    return (uint32_t)size_round_up(div_up(s->cols, div_up(s->cols, most)), PRODUCT_COLS);
 }
 
 static uint32_t processors_of(const struct exec_caps *c)
@@ -53,8 +70,6 @@ static bool has_own_kernel(uint64_t formats)
     return formats >> FORMAT_SET_EXTENDED != 0;
 }
 
-enum { BLOCK_PIECE = 32 }; /* columns of a piece of a block format */
-
 static uint32_t piece_cols(uint32_t bits)
 {
     return bits > 6 ? 128 / bits : 32;
@@ -69,7 +84,7 @@ static uint32_t piece_cols_of(uint64_t formats)
 
 bool gemv_has_steps(const struct exec_caps *c, uint64_t formats)
 {
-    return !has_own_kernel(formats) || (c->has_denorm && !format_part_is_block(formats));
+    return !has_own_kernel(formats) || c->has_denorm || format_part_is_block(formats);
 }
 
 /* Counts the pieces of a row in the format with the most and in the one with the fewest. */
@@ -103,7 +118,9 @@ static bool share_whole(const struct exec_caps *c, uint32_t cols, uint64_t forma
     if (!gemv_has_steps(c, formats) || pieces == 0 || pieces > 2 * fewest)
         return false;
     uint32_t most = subgroup < SPLIT_SUBGROUP ? 1 : MAX_SPLIT;
-    for (uint32_t split = 1; split <= most && split * subgroup <= c->max_workgroup; split++) {
+    uint32_t most_lanes = format_part_is_block(formats) ? BLOCK_LANES : UINT32_MAX;
+    most_lanes = (uint32_t)size_min(most_lanes, c->max_workgroup);
+    for (uint32_t split = 1; split <= most && split * subgroup <= most_lanes; split++) {
         uint32_t steps = div_up(pieces, split * subgroup), filled = pieces * 256 / (steps * split * subgroup);
         if (steps > most_steps || filled < best)
             continue;
@@ -120,7 +137,7 @@ static bool share_whole(const struct exec_caps *c, uint32_t cols, uint64_t forma
  * flight. */
 static struct share share_in_loops(const struct exec_caps *c, const struct gemv_shape *s, uint32_t tile)
 {
-    struct share h = {.split = 1, .lanes = tile > 4096 ? 512 : 256};
+    struct share h = {.split = 1, .lanes = tile > 4096 && !format_part_is_block(s->formats) ? 512 : 256};
     if (s->rows < 4096 && s->tokens == 1)
         while (h.split < 4 && 2 * h.split * c->subgroup_size <= h.lanes &&
                h.split * c->subgroup_size < div_up(tile, 32))
@@ -216,7 +233,7 @@ uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s)
     const struct exec_caps c = exec_get_caps(x);
     struct gemv_plan unused;
     uint32_t least = stream_cols(&c, s), most = (uint32_t)(stream_bytes(&c) / 2 / sizeof(float)), cols = 0;
-    if (least == 0 || tile_for(&c, s->cols, 1) == s->cols || stream_blocks(&c, s, &unused))
+    if (least == 0 || tile_for(&c, s) == s->cols || stream_blocks(&c, s, &unused))
         return 0;
     for (uint32_t n = least; n <= most; n += least)
         cols = s->cols % n == 0 ? n : cols;
@@ -228,8 +245,8 @@ uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s)
  * 7,168: 2 us of 10 less on an H100). */
 static bool is_whole(const struct exec_caps *c, const struct gemv_shape *s, struct share *out)
 {
-    bool fits = tile_for(c, s->cols, s->tokens) == s->cols;
-    bool may = s->tokens == 1 && s->n_apart > 0 && stream_cols(c, s) == 0 &&
+    bool fits = tile_for(c, s) == s->cols;
+    bool may = !format_part_is_block(s->formats) && s->tokens == 1 && s->n_apart > 0 && stream_cols(c, s) == 0 &&
                (uint64_t)s->cols * sizeof(float) <= stream_bytes(c);
     bool is_few = s->tokens == 1 && s->matrices == 1 && s->rows <= 2 * processors_of(c);
     return (fits || may) && (share_whole(c, s->cols, s->formats, MAX_STEPS, out) ||
@@ -272,10 +289,10 @@ enum { PAIRS_LANES = 512 };
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
 {
     const struct exec_caps c = exec_get_caps(x);
-    uint32_t tile = tile_for(&c, s->cols, s->tokens), subgroup = c.subgroup_size;
+    uint32_t tile = tile_for(&c, s), subgroup = c.subgroup_size;
     uint32_t processors = processors_of(&c);
-    /* A piece of a block format takes several times as many registers as others. */
-    uint32_t rows = s->tokens > 1 ? 2 : (format_part_is_block(s->formats) ? 2 : 4) / s->matrices;
+    bool is_block = format_part_is_block(s->formats);
+    uint32_t rows = s->tokens > 1 ? 2 : (is_block ? BLOCK_ROWS : 4) / s->matrices;
     struct share h;
     bool whole = is_whole(&c, s, &h);
     tile = whole ? s->cols : tile;
@@ -283,7 +300,7 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
         h = share_in_loops(&c, s, tile);
     else if (s->rows / (h.lanes / subgroup * rows) > 16 * processors)
         h.lanes = 256;
-    else if (s->matrices > 1 && h.split > 1)
+    else if (s->matrices > 1 && h.split > 1 && !is_block)
         h.lanes = PAIRS_LANES;
     uint32_t subgroups = subgroups_for(&c, h.lanes, h.split), blocks = subgroups / h.split;
     while (rows > 1 &&
@@ -305,13 +322,12 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
                               .tokens = s->tokens};
 }
 
-/* Returns the bytes of shared memory of kernels/lib/gemv.glsl for one matrix, with a code book. */
-static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
+/* Returns the bytes of shared memory of kernels/lib/gemv.glsl for one matrix. */
+static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint64_t formats, uint32_t tokens)
 {
-    uint64_t book = FORMAT_WORD_SCHEME(p->spec[GEMV_FORMATS]) == SCHEME_BLOCK ? GEMV_BOOK_BYTES : 0;
     uint32_t subgroups = p->workgroup / p->spec[GEMV_SUBGROUP];
     uint64_t vectors = (uint64_t)16 * 8 * (p->spec[GEMV_TILE] / 32 + 1), sums = sizeof(float) * subgroups;
-    return book + tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
+    return gemv_block_bytes(formats, p->workgroup, p->spec[GEMV_SUBGROUP], p->spec[GEMV_ROWS]) + tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
 }
 
 /* CONCURRENT_SUBGROUPS: subgroups that keep a processor busy with several vectors. CONCURRENT_VECTORS: fewest
@@ -359,7 +375,8 @@ static void widen(const struct exec_caps *c, const struct gemv_shape *s, struct 
     uint32_t groups = div_up(s->rows, p->workgroup_rows), processors = processors_of(c);
     bool pays = p->spec[GEMV_SPLIT] > 1 ? groups * 8 >= processors * 15
                                         : p->workgroup < 256 && groups > WIDE_GROUPS * processors;
-    if (!pays || p->spec[GEMV_STEPS] == 0 || p->workgroup > size_min(WIDE_LANES, c->max_workgroup) / 2)
+    uint32_t most = format_part_is_block(s->formats) ? BLOCK_LANES : WIDE_LANES;
+    if (!pays || p->spec[GEMV_STEPS] == 0 || p->workgroup > size_min(most, c->max_workgroup) / 2)
         return;
     p->workgroup *= 2;
     p->workgroup_rows *= 2;
@@ -376,7 +393,7 @@ struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_sh
     const struct exec_caps c = exec_get_caps(x);
     struct gemv_plan p = *one;
     widen(&c, s, &p);
-    while (tokens > 1 && gemv_shared_bytes(&p, tokens) > c.max_shared_bytes)
+    while (tokens > 1 && gemv_shared_bytes(&p, s->formats, tokens) > c.max_shared_bytes)
         tokens /= 2;
     p.tokens = p.spec[GEMV_TOKENS] = tokens;
     if (tokens >= CONCURRENT_VECTORS)
@@ -401,7 +418,8 @@ static void name_variant(const struct exec *x, const char *name, const uint32_t 
     bool has_denorm = exec_get_caps(x).has_denorm;
     uint32_t formats = spec[GEMV_FORMATS];
     bool is_word = formats >= 1u << FORMAT_SET_EXTENDED;
-    const char *variant = is_word && FORMAT_WORD_SCHEME(formats) == SCHEME_BLOCK ? "blk"
+    bool is_block = is_word && FORMAT_WORD_SCHEME(formats) == SCHEME_BLOCK;
+    const char *variant = is_block     ? has_denorm ? "blkdenorm" : "blk"
                           : is_word    ? has_denorm ? "extdenorm" : "ext"
                           : has_denorm ? "denorm"
                                        : variant_of(formats);

@@ -43,6 +43,10 @@ struct gemv_plan {
 /* Returns the pieces of a row as kernels/lib/gemv_lanes.glsl and, if gemv_has_steps, gemv_extended.glsl cut
  * it; 0: their number differs between these formats. */
 uint32_t gemv_pieces(uint32_t cols, uint64_t formats);
+/* Returns the bytes of shared memory that a block format needs in kernels/lib/gemv_blocks.glsl besides the
+ * vector: the runs of all lanes of a workgroup, each of run_lanes lanes, with `rows` rows of all matrices,
+ * and the code book. 0: no block format. */
+uint64_t gemv_block_bytes(uint64_t formats, uint32_t lanes, uint32_t run_lanes, uint32_t rows);
 /* Returns whether the kernels for these formats can take all pieces of a row at once (STEPS). */
 bool gemv_has_steps(const struct exec_caps *c, uint64_t formats);
 
@@ -65,8 +69,8 @@ uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s);
 const char *gemv_suffix(uint64_t formats);
 
 /* Opens the variant that suits best: NAME_denorm on devices that keep float16 denormals, NAME_q4 and so on
- * for a basic format that has one, NAME_extdenorm or NAME_ext for an extended format, NAME_blk for a block
- * format, else NAME. spec begins with a plan's constants. */
+ * for a basic format that has one, NAME_extdenorm or NAME_ext for an extended format, NAME_blkdenorm or
+ * NAME_blk for a block format, else NAME. spec begins with a plan's constants. */
 int gemv_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
                 uint32_t n_spec, struct moeflux_err *e);
 /* Does the same with exec_kernel_later. */
