@@ -272,6 +272,7 @@ ARGS_SIZE(router_sigmoid_args, 88);
 
 /* See ops/gating.h. GATING_INPUTS is 2^64, which no other clamp comes near. */
 #define GATING_GELU   (3.0e38f)
+#define GATING_RELU   (3.2e38f)
 #define GATING_INPUTS (18446744073709551616.0f)
 
 /* The first constant_id of the experts' own constants, after those of lib/gemv.glsl. */
@@ -288,6 +289,7 @@ ARGS_SIZE(experts_shared_up, 56);
 #define PASS_BOTH 0
 #define PASS_GATE 1
 #define PASS_UP   2
+#define PASS_ONE  3 /* without a gate: both halves of up, and their activations */
 
 struct experts_decode_up_args {
     ADDR x;         /* [n][hidden] */
@@ -355,7 +357,7 @@ struct experts_prefill_up_args {
     ADDR table; /* ADDR [n_experts] */
     ADDR rows, tiles;
     ADDR act;       /* [n][slots][inner] */
-    ADDR shared_up; /* experts_shared_up, if it has tiles; not PASS_BOTH: gate p, f32 [n][slots][inner] */
+    ADDR shared_up; /* experts_shared_up, if it has tiles; mixed formats: gate p, f32 [n][slots][inner] */
     ADDR logits;    /* [n][stride]: the shared expert's gate at gate_at */
     ADDR biases;    /* f32 [2][stride][inner]; 0: none; excludes a shared expert */
     U32 slots, hidden, inner, format;
@@ -663,6 +665,26 @@ struct delta_prefill_out_args {
     U32 pad;
 };
 ARGS_SIZE(delta_prefill_out_args, 56);
+
+struct ssd_scan_args {
+    ADDR proj; /* [n][stride]: from *_at on z [n_heads][head_dim], the conv channels, dt [n_heads] */
+    ADDR conv, conv_bias;       /* f32 [channels][conv_kernel]; [channels], 0: none */
+    ADDR a_log, dt_bias, d;     /* f32 [n_heads] */
+    ADDR window_in, window_out; /* [conv_kernel - 1][channels], oldest first; two different buffers */
+    ADDR state, state_out;      /* [n_heads][head_dim][state_dim]: before and after; may be equal */
+    ADDR dst;                   /* [n][n_heads * head_dim] */
+    U32 n, stride, n_heads, n_groups, z_at, x_at, dt_at, pad;
+};
+ARGS_SIZE(ssd_scan_args, 120);
+
+struct ssd_norm_args {
+    ADDR x;    /* [tokens][n_groups][size]; in place */
+    ADDR norm; /* f32 [n_groups][size] */
+    U32 n_groups, size;
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(ssd_norm_args, 32);
 
 /* Residual streams (ops/streams/streams.h). x, its norm and `up` are [n][n_streams][hidden]. */
 struct streams_begin_args {

@@ -2,8 +2,9 @@
 //   x[t] += sum_k weights[t][k] down_{idx[t][k]} act[t][k]  +  shared_down act[t][top_k]
 // decode_up.comp left the activations (the shared expert's already multiplied by w_t) and the experts'
 // addresses. With shared_in the router's product made the shared expert's gate and up rows, g_t and u_t,
-// which follow its logits. Then act[t][top_k] is w_t silu(g_t) * u_t, with as gated() in math.glsl has it,
-// and w_t = sigmoid of the logit before them, or 1 if the shared expert has no gate.
+// which follow its logits, or up rows alone (GATING_RELU). Then act[t][top_k] is w_t silu(g_t) * u_t, as
+// gated() in math.glsl has it, and w_t = sigmoid of the logit before them, or 1 if the shared expert has no
+// gate.
 //
 // A slot is an expert in the router's order, then the shared one. TEAMS subgroups compute a slot, each its
 // own rows. LANES lanes share a row's columns, ROWS rows a lane, in consecutive 16-byte pieces. A row is
@@ -150,12 +151,13 @@ void add_slot(inout float acc[MAX_ACC], Slot s, uint from)
 // Returns four columns of the shared expert's activations, computed from the rows of the router's product.
 vec4 shared_act(uint token, uint col)
 {
-    uint i = token * a.shared_stride + a.shared_at, g = i + col;
+    uint i = token * a.shared_stride + a.shared_at, g = i + col,
+         up = g + (a.gating == GATING_RELU ? 0 : a.shared_inner);
     float gate = 1.0;
     vec4 v, u;
     [[unroll]] for (uint j = 0; j < 4; j++) {
         v[j] = F32s(a.shared_in).v[g + j];
-        u[j] = F32s(a.shared_in).v[g + a.shared_inner + j];
+        u[j] = F32s(a.shared_in).v[up + j];
     }
     if (a.is_gated != 0)
         gate = sigmoid(F32s(a.shared_in).v[i - 1]);

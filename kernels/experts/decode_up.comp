@@ -16,7 +16,8 @@
 // DROPS: idx may be NO_EXPERT. Nothing is computed then, and the address is 0.
 // PASS: experts whose gate and up have different formats take two dispatches, one for each matrix. Both
 // halves of its rows are computed as the two matrices otherwise are. The first dispatch leaves gate p in act,
-// the second one replaces it by the activation.
+// the second one replaces it by the activation. PASS_ONE: experts without a gate take one dispatch, in which
+// the halves of up are computed so.
 // variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk blkdenorm
 #version 460
 #define MATRICES 2
@@ -37,7 +38,7 @@ layout(constant_id = 18) const uint DROPS = 0;
 layout(constant_id = 19) const uint BIASED = 0; // needs SHARED = 0
 layout(constant_id = 20) const float GATING = 0.0;
 layout(constant_id = 21) const float SHARED_GATING = 0.0; // the shared expert's
-layout(constant_id = 22) const uint PASS = PASS_BOTH;     // routed experts only, except for PASS_BOTH
+layout(constant_id = 22) const uint PASS = PASS_BOTH;     // PASS_GATE, PASS_UP: routed experts only
 
 const uint SHARES = 0;
 const uint PER_LANE = (N_EXPERTS + SUBGROUP - 1) / SUBGROUP;
@@ -87,7 +88,10 @@ void store_all_choices(uint token)
 // one of the last choice's.
 bool stores_choice(uint slot)
 {
-    return gl_WorkGroupID.x == 0 && slot == (SHARED > 0 && PASS == PASS_BOTH ? TOP_K : TOP_K - 1);
+    uint last = SHARED > 0 ? TOP_K : TOP_K - 1;
+    if (PASS == PASS_GATE || PASS == PASS_UP)
+        last = TOP_K - 1;
+    return gl_WorkGroupID.x == 0 && slot == last;
 }
 
 uvec2 find_expert(uint token, uint slot)
@@ -117,6 +121,12 @@ uint matrix_rows()
     return PASS == PASS_BOTH ? a.inner : a.inner / 2;
 }
 
+// Returns the rows of each of the shared expert's two matrices.
+uint shared_rows()
+{
+    return PASS == PASS_ONE ? SHARED / 2 : SHARED;
+}
+
 void matrices_of(uvec2 expert, bool is_shared, out Matrix m[2])
 {
     m[0] = Matrix(addr_add(expert, a.gate_w), addr_add(expert, a.gate_s), addr_add(expert, a.gate_b),
@@ -125,21 +135,24 @@ void matrices_of(uvec2 expert, bool is_shared, out Matrix m[2])
                   matrix_rows(), a.hidden);
     if (is_shared) {
         experts_shared_up e = SharedUps(a.shared_up).v;
-        m[0] = Matrix(e.gate_w, e.gate_s, e.gate_b, e.format, SHARED, a.hidden);
-        m[1] = Matrix(e.up_w, e.up_s, e.up_b, e.format, SHARED, a.hidden);
+        m[0] = Matrix(e.gate_w, e.gate_s, e.gate_b, e.format, shared_rows(), a.hidden);
+        m[1] = Matrix(e.up_w, e.up_s, e.up_b, e.format, shared_rows(), a.hidden);
     }
 }
 
-// Stores this lane's r-th sums of both halves of one matrix's rows, at row `mine` of the first half.
-void store_pass(float acc[MAX_ACC], uint r, uint act_at, uint mine, float factor)
+// Stores this lane's r-th sums of both halves of one matrix's rows, at row `mine` of the first half. rows: of
+// a half.
+void store_pass(float acc[MAX_ACC], uint r, uint act_at, uint mine, uint rows, float factor, float gating)
 {
     [[unroll]] for (uint h = 0; h < 2; h++) {
-        uint at = mine + h * (a.inner / 2);
+        uint at = mine + h * rows;
         float v = acc[h * ROWS + r] * factor;
         if (BIASED != 0)
             v += F32s(a.shared_up).v[biases + (PASS == PASS_UP ? N_EXPERTS * a.inner : 0) + at];
         if (PASS == PASS_UP)
             v = gated(F32s(a.act).v[act_at + at], v, GATING);
+        if (PASS == PASS_ONE)
+            v = gated(v, v, gating);
         F32s(a.act).v[act_at + at] = v;
     }
 }
@@ -153,7 +166,7 @@ void store_act(float acc[MAX_ACC], uint act_at, uint row, uint rows, float weigh
         uint mine = block_start(row, rows) + lane_row(r);
         if (lane_stores(r) && mine >= row && mine < rows) {
             if (PASS != PASS_BOTH) {
-                store_pass(acc, r, act_at, mine, factor);
+                store_pass(acc, r, act_at, mine, rows, factor, gating);
                 continue;
             }
             float g = acc[r] * factor, u = acc[ROWS + r] * factor;
@@ -203,7 +216,7 @@ void main()
     uint blocks = STREAM > 0 ? STREAM : 1;
     uint first_row = gl_WorkGroupID.x * blocks * (SUBGROUPS / SPLIT) * BLOCK_ROWS,
          row = first_row + block_row();
-    if (is_skipped(slot) || first_row >= (is_shared ? SHARED : matrix_rows()))
+    if (is_skipped(slot) || first_row >= (is_shared ? shared_rows() : matrix_rows()))
         return;
     uint act_at = token * (TOP_K * a.inner + SHARED) + slot * a.inner;
     float gate = 0.0;

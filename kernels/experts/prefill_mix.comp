@@ -35,12 +35,11 @@ void mix_columns(uint t, uint c4)
 
 void activate_shared(uint t, uint c)
 {
-    uint i = t * a.shared_stride + a.shared_at;
+    uint i = t * a.shared_stride + a.shared_at, up = i + (a.gating == GATING_RELU ? 0 : a.shared_inner);
     float gate = a.is_gated != 0 ? sigmoid(F32s(a.shared_in).v[i - 1]) : 1.0;
     vec4 v;
     [[unroll]] for (uint j = 0; j < 4; j++)
-        v[j] = gate * gated(F32s(a.shared_in).v[i + c + j], F32s(a.shared_in).v[i + a.shared_inner + c + j],
-                            a.gating);
+        v[j] = gate * gated(F32s(a.shared_in).v[i + c + j], F32s(a.shared_in).v[up + c + j], a.gating);
     F32x4s(a.shared_act).v[(t * a.shared_inner + c) / 4] = v;
 }
 

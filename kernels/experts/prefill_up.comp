@@ -59,8 +59,8 @@ void find_matrices(uint expert, out Matrix gates, out Matrix ups)
 {
     if (expert == SHARED_EXPERT) {
         experts_shared_up e = SharedUps(a.shared_up).v;
-        gates = Matrix(e.gate_w, e.gate_s, e.gate_b, a.format, a.inner, a.hidden);
-        ups = Matrix(e.up_w, e.up_s, e.up_b, a.format, a.inner, a.hidden);
+        gates = Matrix(e.gate_w, e.gate_s, e.gate_b, a.format, matrix_rows(), a.hidden);
+        ups = Matrix(e.up_w, e.up_s, e.up_b, a.format, matrix_rows(), a.hidden);
         return;
     }
     uvec2 at = Addrs(a.table).v[expert];
@@ -85,6 +85,10 @@ void keep_pass(uint expert, uint pair, uint mine, float v, bool is_there)
     if (PASS == PASS_GATE) {
         if (is_there)
             F32s(a.shared_up).v[at] = v;
+        return;
+    }
+    if (PASS == PASS_ONE) {
+        keep(pair * a.inner + stored_col(mine), gated(v, v, a.gating), is_there);
         return;
     }
     float gate = is_there ? F32s(a.shared_up).v[at] : 0.0;

@@ -85,6 +85,8 @@ float gated(float g, float u, float gating)
         return silu(g) * u;
     if (gating == GATING_GELU)
         return gelu(g) * u;
+    if (gating == GATING_RELU)
+        return max(g, 0.0) * u;
     bool inputs = gating < -1.0e7;
     float c = abs(gating) / (inputs ? GATING_INPUTS : 1.0), bounded = clamp(u, -c, c);
     if (inputs)

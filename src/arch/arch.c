@@ -20,6 +20,7 @@
 static const struct part *const kinds[PART_KINDS] = {
     [PART_DELTA_NET] = &part_delta_net, [PART_ATTENTION] = &part_gqa, [PART_LATENT] = &part_latent,
     [PART_DENSE] = &part_dense,         [PART_NGRAMS] = &part_ngrams, [PART_COMPRESSED] = &part_compressed,
+    [PART_MAMBA] = &part_mamba,
 };
 
 struct layer {

@@ -166,6 +166,8 @@ struct arch_store {
  *   indexer     after attention's or the latents': index keys, then the window of the unfinished block
  *   compressed  rows of the window (normalised and rotated) [head_dim]; then with a ratio: compressed rows
  *               [head_dim], the sums of the unfinished blocks (ops/compressed/compressed.h), index rows
+ *   Mamba-2     last inputs of the convolution [conv_kernel - 1][channels], then
+ *               S [n_heads][head_dim][state_dim]
  *   n-grams     last inputs of the convolution [(taps - 1) * dilation][streams][hidden]
  *   delta net   last inputs of the convolution [conv_kernel - 1][channels], then
  *               S [n_v_heads][v_head_dim][k_head_dim] */

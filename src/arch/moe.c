@@ -20,6 +20,12 @@ static bool has_shared_gate(const struct config *c)
     return c->shared_inner && c->family->shared_gate;
 }
 
+/* Returns the matrices of the shared expert's first product: gate and up rows, or up alone. */
+static uint32_t n_shared_in(const struct config *c)
+{
+    return c->shared_inner ? 2u - c->gateless : 0;
+}
+
 /* Opens the products of `n` matrices: the router's, then the shared expert's gate if it has one, gate and up
  * rows. */
 static int open_router(const struct config *c, struct exec *x, const struct weights *w, uint32_t n,
@@ -33,24 +39,25 @@ static int open_router(const struct config *c, struct exec *x, const struct weig
     rc = linear_open(&out->router_gate, x, w, 1 + has_shared_gate(c), e);
     if (rc == 0)
         rc = linear_open(&out->shared_in, x, w + 1, n - 1, e);
-    return rc < 0 ? rc : experts_shared_open(&out->shared_up, x, &w[n - 2], &w[n - 1], e);
+    return rc < 0 ? rc : experts_shared_open(&out->shared_up, x, &w[n - n_shared_in(c)], &w[n - 1], e);
 }
 
 /* Loads the rows once; several products use them. */
 static int load_router(struct moe *m, struct loader *l, uint32_t layer, const struct part_tensor *t,
                        struct moe_layer *out, struct moeflux_err *e)
 {
-    const struct part_tensor rows[] = {t[EXPERTS_ROUTER], t[EXPERTS_SHARED_GATE], t[EXPERTS_GATE],
-                                       t[EXPERTS_UP]};
+    struct part_tensor rows[] = {t[EXPERTS_ROUTER], t[EXPERTS_SHARED_GATE], t[EXPERTS_GATE], t[EXPERTS_UP]};
     struct weights w[4];
-    uint32_t n = 1u + m->shared_gate + 2u * (l->config->shared_inner > 0);
+    uint32_t n_shared = n_shared_in(l->config), n = 1u + m->shared_gate + n_shared;
+    if (n_shared == 1)
+        rows[2] = (struct part_tensor){0};
     int rc = loader_parts(l, layer, rows, 4, w, e);
     if (rc < 0)
         return rc;
     if (n > 1) {
         struct moe_kind *kind = &m->experts[out->kind];
         kind->up_formats |= format_set(w[n - 1].format);
-        kind->has_mixed_up |= w[n - 2].format != w[n - 1].format || weights_are_uneven(&w[n - 1]);
+        kind->has_mixed_up |= w[n - n_shared].format != w[n - 1].format || weights_are_uneven(&w[n - 1]);
     }
     return open_router(l->config, l->exec, w, n, out, e);
 }
@@ -198,7 +205,7 @@ void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps 
                                           .shared_inner = c->shared_inner};
     uint64_t chosen = (uint64_t)n * c->top_k;
     m->shared_gate = has_shared_gate(c);
-    m->router_rows = c->n_experts + m->shared_gate + 2 * c->shared_inner;
+    m->router_rows = c->n_experts + m->shared_gate + n_shared_in(c) * c->shared_inner;
     scratch_floats(to, &m->routed, (uint64_t)n * m->router_rows);
     scratch_floats(to, &m->idx, chosen);
     scratch_floats(to, &m->weights, chosen);

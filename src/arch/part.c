@@ -14,6 +14,8 @@ _Static_assert((int)PART_GROUP <= (int)ATTENTION_CONCURRENT && (int)PART_GROUP <
 
 float part_gating(const struct config *c, float clamp)
 {
+    if (c->gateless)
+        return GATING_RELU;
     if (c->gelu)
         return GATING_GELU;
     return clamp > 0 ? gating_clamp(clamp, c->clamps_inputs) : c->swiglu_limit;

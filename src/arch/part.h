@@ -73,7 +73,8 @@ struct part {
     void (*run)(const void *self, const struct part_call *call);
 };
 
-extern const struct part part_delta_net, part_gqa, part_latent, part_compressed, part_dense, part_ngrams;
+extern const struct part part_delta_net, part_gqa, part_latent, part_compressed, part_dense, part_ngrams,
+    part_mamba;
 
 /* The tokens of a chunk that belong to one sequence. */
 struct part_tokens {

@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/json_sent.h"
+#include "base/mem.h"
 
 /* What is counted in a text outside its strings. */
 struct shape {
@@ -58,11 +59,48 @@ static int check_shape(const char *text, size_t len, const char *where, size_t m
     return 0;
 }
 
-/* JSON has integers of any size. transformers writes 10^30 for a length without limit. */
-static json_t *load(const char *text, size_t len, json_error_t *why)
+/* Replaces Infinity outside of strings by a number of the same length that is too large. Returns whether
+ * there was any. */
+static bool replace_infinity(char *text, size_t len)
+{
+    static const char word[] = "Infinity", number[] = "1e999   ";
+    const size_t n = sizeof word - 1;
+    bool in_string = false, found = false;
+    for (size_t i = 0; i < len; i++) {
+        if (in_string && text[i] == '\\')
+            i++;
+        else if (text[i] == '"')
+            in_string = !in_string;
+        else if (!in_string && len - i >= n && memcmp(text + i, word, n) == 0) {
+            memcpy(text + i, number, n);
+            found = true;
+        }
+    }
+    return found;
+}
+
+static json_t *load_rounded(const char *text, size_t len, json_error_t *why)
 {
     json_t *marked = json_sent_load(text, len, JSON_REJECT_DUPLICATES, why), *value = json_sent_round(marked);
     json_decref(marked);
+    return value;
+}
+
+/* JSON has integers of any size. transformers writes 10^30 for a length without limit, and Python writes
+ * Infinity, which is no JSON: Nemotron-3's time_step_limit has it. */
+static json_t *load(const char *text, size_t len, json_error_t *why)
+{
+    json_t *value = load_rounded(text, len, why);
+    if (value || json_error_code(why) != json_error_invalid_syntax)
+        return value;
+    char *own = mem_new(len, 1, NULL);
+    if (!own)
+        return NULL;
+    memcpy(own, text, len);
+    json_error_t other;
+    if (replace_infinity(own, len))
+        value = load_rounded(own, len, &other);
+    free(own);
     return value;
 }
 

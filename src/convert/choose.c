@@ -165,7 +165,7 @@ static bool experts_are_exact(const struct convert_plan *p, uint32_t layer, bool
 {
     struct convert_run run;
     bool exact = true;
-    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN && exact; proj++)
+    for (enum expert_proj proj = expert_tensors_first(&p->src.config); proj <= EXPERT_DOWN && exact; proj++)
         if (down == (proj == EXPERT_DOWN))
             exact = convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0 &&
                     gguf_source_holds(&p->gguf, run.t, format);
@@ -194,9 +194,11 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
 static void find_gguf_formats(const struct convert_plan *p, uint32_t layer, struct expert_formats *out)
 {
     struct convert_run runs[3];
-    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN; proj++)
+    for (enum expert_proj proj = expert_tensors_first(&p->src.config); proj <= EXPERT_DOWN; proj++)
         if (convert_plan_expert(p, layer, 0, proj, &runs[proj], NULL) < 0)
             return;
+    if (p->src.config.gateless)
+        runs[EXPERT_GATE] = runs[EXPERT_UP];
     out->gate = gguf_source_expert_format(&p->gguf, runs[EXPERT_GATE].t, runs[EXPERT_UP].t);
     out->up = gguf_source_expert_format(&p->gguf, runs[EXPERT_UP].t, runs[EXPERT_GATE].t);
     out->down = gguf_source_expert_format(&p->gguf, runs[EXPERT_DOWN].t, runs[EXPERT_DOWN].t);

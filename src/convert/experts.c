@@ -176,7 +176,8 @@ static int quantise_expert(const struct convert_plan *p, uint32_t layer, uint32_
     int rc = 0;
     if (p->gguf.keeps_blocks) /* between aligned blocks are gaps, which the files have as zeros */
         memset(slot, 0, p->experts[layer].bytes);
-    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN && rc == 0; proj++) {
+    for (enum expert_proj proj = expert_tensors_first(&p->src.config); proj <= EXPERT_DOWN && rc == 0;
+         proj++) {
         struct place to = place_of(&p->experts[layer], proj);
         struct convert_run run;
         rc = convert_plan_expert(p, layer, expert, proj, &run, e);
@@ -199,7 +200,8 @@ static int change_expert(const struct convert_plan *p, uint32_t layer, uint32_t 
     uint8_t *source = slot + p->experts[layer].bytes;
     uint64_t n = (uint64_t)p->src.config.moe_inner * p->src.config.hidden;
     int rc = copy_expert(p, layer, expert, source, e);
-    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN && rc == 0; proj++) {
+    for (enum expert_proj proj = expert_tensors_first(&p->src.config); proj <= EXPERT_DOWN && rc == 0;
+         proj++) {
         struct place from = place_of(&p->src.experts[layer], proj), to = place_of(&p->experts[layer], proj);
         if (!change_matrix(p, n, source, &from, slot, &to, block, sum))
             rc = err_set(e, ERR_FORMAT, "%s: layer %u expert %u: a value is not finite", p->src.path, layer,

@@ -11,6 +11,7 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "base/str.h"
+#include "model/expert_tensors.h"
 #include "model/family.h"
 #include "model/quant_config.h"
 #include "model/tensor.h"
@@ -218,7 +219,7 @@ static json_t *components(const struct convert_plan *p, const struct expert_layo
     const uint32_t formats[] = {l->formats.gate, l->formats.up, l->formats.down};
     json_t *parts = json_array();
     const uint64_t places[] = {l->gate_w, l->up_w, l->down_w};
-    for (int i = 0; i < 3; i++) {
+    for (int i = expert_tensors_first(c); i < 3; i++) {
         uint64_t at = places[i];
         const struct format *f = format_of(formats[i]);
         enum dtype dtype = tensor_scale_dtype(f);
@@ -290,7 +291,8 @@ static void add_expert_entries(struct str *s, const struct convert_plan *p)
     static const char *const names[] = {"gate_proj", "up_proj", "down_proj"};
     for (uint32_t i = 0; i < p->src.config.n_layers; i++) {
         const struct expert_formats *f = &p->experts[i].formats;
-        for (int k = 0; k < 3 && config_has_experts(&p->src.config, i); k++) {
+        for (int k = expert_tensors_first(&p->src.config); k < 3 && config_has_experts(&p->src.config, i);
+             k++) {
             char base[96];
             uint32_t number = k == 0 ? f->gate : k == 1 ? f->up : f->down;
             const struct format *x = format_of(number);

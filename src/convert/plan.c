@@ -480,7 +480,7 @@ static int check_experts(const struct convert_plan *p, struct moeflux_err *e)
     const struct config *c = &p->src.config;
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
         for (uint32_t i = 0; config_has_experts(c, layer) && i < c->n_experts; i++)
-            for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN; proj++) {
+            for (enum expert_proj proj = expert_tensors_first(c); proj <= EXPERT_DOWN; proj++) {
                 struct convert_run run;
                 int rc = convert_plan_expert(p, layer, i, proj, &run, e);
                 if (rc == 0)
@@ -497,8 +497,8 @@ static bool has_codes(const struct convert_plan *p)
     const struct config *c = &p->src.config;
     bool found = false;
     for (uint32_t layer = 0; layer < c->n_layers && !found; layer++)
-        for (enum expert_proj proj = EXPERT_GATE; config_has_experts(c, layer) && proj <= EXPERT_DOWN;
-             proj++) {
+        for (enum expert_proj proj = expert_tensors_first(c);
+             config_has_experts(c, layer) && proj <= EXPERT_DOWN; proj++) {
             struct convert_run run;
             found = found || (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0 && run.scales);
         }
@@ -525,7 +525,7 @@ static uint64_t run_room(const struct convert_run *run)
 static uint64_t source_room(const struct convert_plan *p, uint32_t layer)
 {
     uint64_t most = 0;
-    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN; proj++) {
+    for (enum expert_proj proj = expert_tensors_first(&p->src.config); proj <= EXPERT_DOWN; proj++) {
         struct convert_run run;
         if (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0)
             most = size_max(most, run_room(&run));
@@ -571,7 +571,7 @@ uint64_t convert_plan_layer_source(const struct convert_plan *p, uint32_t layer)
     uint64_t bytes = 0;
     if (p->quantised)
         return p->src.experts[layer].bytes * p->src.config.n_experts;
-    for (enum expert_proj proj = EXPERT_GATE; proj <= EXPERT_DOWN; proj++) {
+    for (enum expert_proj proj = expert_tensors_first(&p->src.config); proj <= EXPERT_DOWN; proj++) {
         struct convert_run run;
         if (convert_plan_expert(p, layer, 0, proj, &run, NULL) == 0)
             bytes += run_bytes(p, &run);

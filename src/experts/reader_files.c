@@ -99,9 +99,10 @@ int reader_files_open_mapped(struct reader_files *f, const struct model_dir *m, 
 static void fetch_by_node(const struct reader_files *f, const struct mapped *m, const struct expert_layout *l,
                           uint64_t off)
 {
+    enum { UP = 3 };
     const uint64_t parts[] = {l->gate_w, l->gate_s, l->gate_b, l->up_w,   l->up_s,
                               l->up_b,   l->down_w, l->down_s, l->down_b, l->bytes};
-    for (size_t i = 0; i + 1 < sizeof parts / sizeof *parts; i++)
+    for (size_t i = f->model->config.gateless ? UP : 0; i + 1 < sizeof parts / sizeof *parts; i++)
         mapped_fetch_by_node(m, off + parts[i], parts[i + 1] - parts[i], f->shares);
 }
 

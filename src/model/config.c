@@ -44,15 +44,15 @@ const struct part_config *config_first(const struct config *c, enum part_kind ki
 
 static bool is_mixer(enum part_kind kind)
 {
-    return kind < PART_MIXERS || kind == PART_COMPRESSED;
+    return kind < PART_MIXERS || kind == PART_COMPRESSED || kind == PART_MAMBA;
 }
 
 const struct part_config *config_mixer(const struct config *c, uint32_t layer)
 {
     uint32_t block = 0;
-    while (!is_mixer(config_part(c, layer, block)->kind))
+    while (block < c->layers[layer].n_blocks && !is_mixer(config_part(c, layer, block)->kind))
         block++;
-    return config_part(c, layer, block);
+    return config_part(c, layer, block < c->layers[layer].n_blocks ? block : 0);
 }
 
 bool config_shares_choice(const struct config *c, uint32_t layer)

@@ -25,6 +25,7 @@ enum part_kind {
     PART_EXPERTS,    /* routed experts, and a shared one; described in struct config */
     PART_NGRAMS,     /* rows of a table by a hash of the last tokens */
     PART_COMPRESSED, /* attention over one latent a position, and over compressed ones; a mixer, too */
+    PART_MAMBA,      /* Mamba-2; a mixer, too */
     PART_KINDS,
     PART_MIXERS = PART_DENSE
 };
@@ -117,6 +118,13 @@ struct compressed_config {
     uint32_t out_groups, out_rank;
 };
 
+/* Mamba-2 (ops/ssd/ssd.h). */
+struct mamba_config {
+    uint32_t n_heads, n_groups, head_dim, state_dim, conv_kernel;
+    bool conv_biased; /* the convolution has biases */
+    float low, high;  /* bounds of the time steps; high may be infinite */
+};
+
 struct dense_config {
     uint32_t inner;
     float clamp; /* bound of the activations; 0: none */
@@ -135,6 +143,7 @@ struct part_config {
         struct delta_config delta;
         struct latent_config latent;
         struct compressed_config compressed;
+        struct mamba_config mamba;
         struct dense_config dense;
         struct routed_config routed;
         struct ngram_config ngrams;
@@ -238,6 +247,7 @@ struct config {
     float swiglu_limit; /* gpt-oss's, of all feed-forward parts (ops/gating.h); 0: none */
     bool clamps_inputs; /* clamps bound the gate before SiLU, not after it */
     bool gelu;          /* all feed-forward parts have GELU in place of SiLU */
+    bool gateless;      /* feed-forward parts have no gate: down_proj relu(up_proj x)^2 */
     float embed_factor; /* factor of the embedding; 0: none */
     float softcap;      /* logits are softcap * tanh(logits / softcap); 0: they are not */
 
@@ -255,6 +265,17 @@ static inline uint32_t config_width(const struct config *c)
 static inline uint32_t config_conv_dim(const struct delta_config *d)
 {
     return 2 * d->n_k_heads * d->k_head_dim + d->n_v_heads * d->v_head_dim;
+}
+
+/* Returns the channels of Mamba-2's values, and those of its convolution. */
+static inline uint32_t config_mamba_inner(const struct mamba_config *m)
+{
+    return m->n_heads * m->head_dim;
+}
+
+static inline uint32_t config_mamba_channels(const struct mamba_config *m)
+{
+    return config_mamba_inner(m) + 2 * m->n_groups * m->state_dim;
 }
 
 /* Returns the channels of a value. */
@@ -308,7 +329,7 @@ static inline bool config_is_by_token(const struct config *c, uint32_t i)
 
 /* Returns the first description of this kind, or one with all fields 0. */
 const struct part_config *config_first(const struct config *c, enum part_kind kind);
-/* Returns the description of the layer's first mixer. */
+/* Returns the description of the layer's first mixer; of its first part if it has none. */
 const struct part_config *config_mixer(const struct config *c, uint32_t layer);
 /* Returns whether a layer's tokens see what a layer before it has chosen for them. */
 bool config_shares_choice(const struct config *c, uint32_t layer);

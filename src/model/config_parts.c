@@ -128,6 +128,12 @@ void config_set_layer(struct config *c, uint32_t i, const struct part_config *mi
     set_feed_forward(c, i, has_experts);
 }
 
+void config_set_only_block(struct config *c, uint32_t i, enum part_kind kind, const char *norm)
+{
+    uint32_t part = (uint32_t)(only(c, kind) - c->parts);
+    c->layers[i] = (struct config_layer){.n_blocks = 1, .blocks = {{.part = part, .norm = norm}}};
+}
+
 void config_set_mixer(struct config *c, uint32_t i, const struct part_config *mixer)
 {
     if (c->layers[i].n_blocks == 0)

@@ -57,6 +57,8 @@ void config_need(struct json_view *v, const char *key);
 struct part_config *config_add_part(struct config *c, enum part_kind kind);
 /* Makes layer i two blocks: norm and this mixer, norm and a feed-forward part. */
 void config_set_layer(struct config *c, uint32_t i, const struct part_config *mixer, bool has_experts);
+/* Makes layer i one block: a norm and the only part of this kind. */
+void config_set_only_block(struct config *c, uint32_t i, enum part_kind kind, const char *norm);
 /* Sets a layer's mixer; the feed-forward part of a layer that has one stays. */
 void config_set_mixer(struct config *c, uint32_t i, const struct part_config *mixer);
 /* Makes all layers such, with experts: layer i has mixers[i % n]. */

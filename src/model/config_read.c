@@ -63,10 +63,18 @@ static int check_supported(const struct family *f, struct json_view *v)
     return 0;
 }
 
+static uint32_t read_n_layers(const struct config *c, struct json_view *v)
+{
+    const char *key = c->family->layers_key;
+    size_t n = key && !json_view_get(v, "num_hidden_layers") ? json_array_size(json_view_get(v, key)) : 0;
+    return n > 0 && n <= CONFIG_MAX_LAYERS ? (uint32_t)n
+                                           : json_view_u32(v, "num_hidden_layers", 1, CONFIG_MAX_LAYERS);
+}
+
 static void read_common(struct config *c, struct json_view *v)
 {
     c->hidden = json_view_u32(v, "hidden_size", 1, CONFIG_MAX_HIDDEN);
-    c->n_layers = json_view_u32(v, "num_hidden_layers", 1, CONFIG_MAX_LAYERS);
+    c->n_layers = read_n_layers(c, v);
     c->vocab_size = json_view_u32(v, "vocab_size", 1, CONFIG_MAX_VOCAB);
     c->max_context = json_view_u32_or(v, config_key(v, "max_position_embeddings"), 0, 1, UINT32_MAX);
     c->rms_eps = (float)json_view_real_or(v, "rms_norm_eps", 1e-6, 1e-30, 1);

@@ -37,6 +37,8 @@ struct expert_layout expert_places_layout(const struct config *c, const struct e
     uint64_t n = (uint64_t)c->moe_inner * c->hidden;
     struct expert_layout l = {.formats = *f};
     place_projection(f->gate, n, &l.gate_w, &l.gate_s, &l.gate_b, &l.bytes);
+    if (c->gateless) /* up is read as the gate, too */
+        l.bytes = 0;
     place_projection(f->up, n, &l.up_w, &l.up_s, &l.up_b, &l.bytes);
     place_projection(f->down, n, &l.down_w, &l.down_s, &l.down_b, &l.bytes);
     return l;
@@ -402,7 +404,7 @@ static int find_formats(const struct model_dir *m, uint32_t layer, uint32_t form
                         struct moeflux_err *e)
 {
     int rc = 0;
-    for (enum expert_proj proj = EXPERT_GATE; proj < EXPERT_PROJS && rc == 0; proj++) {
+    for (enum expert_proj proj = expert_tensors_first(&m->config); proj < EXPERT_PROJS && rc == 0; proj++) {
         struct expert_tensor x;
         rc = expert_tensors_find(m, layer, 0, proj, &x, e);
         if (rc < 0)
@@ -411,6 +413,8 @@ static int find_formats(const struct model_dir *m, uint32_t layer, uint32_t form
         if (formats[proj] == FORMAT_NONE)
             rc = fail_format(m, x.t, e);
     }
+    if (m->config.gateless)
+        formats[EXPERT_GATE] = formats[EXPERT_UP];
     return rc;
 }
 
@@ -429,7 +433,7 @@ static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *
                                      {EXPERT_UP, f[EXPERT_UP], {l->up_w, l->up_s, l->up_b}, at},
                                      {EXPERT_DOWN, f[EXPERT_DOWN], {l->down_w, l->down_s, l->down_b}, at}};
     at->n_parts = 1;
-    for (int i = 0; i < EXPERT_PROJS && rc == 0; i++)
+    for (int i = expert_tensors_first(&m->config); i < EXPERT_PROJS && rc == 0; i++)
         rc = place_projection_of(m, layer, &all[i], e);
     return rc;
 }

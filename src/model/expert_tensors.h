@@ -15,6 +15,12 @@ enum expert_proj { EXPERT_GATE, EXPERT_UP, EXPERT_DOWN, EXPERT_PROJS };
 /* Returns "gate_proj", "up_proj" or "down_proj". */
 const char *expert_tensors_proj(enum expert_proj proj);
 
+/* Returns the first projection that experts have. */
+static inline enum expert_proj expert_tensors_first(const struct config *c)
+{
+    return c->gateless ? EXPERT_UP : EXPERT_GATE;
+}
+
 /* One matrix of one expert: number `at` of `of` equal blocks of a tensor. */
 struct expert_tensor {
     const struct tensor *t; /* codes or numbers; NULL: there is none */

@@ -45,6 +45,8 @@ struct family {
      * and zero. Fails by v->rc (config_parts.h). */
     void (*read)(struct config *c, struct json_view *v);
 
+    /* A list with an entry for each layer, which files may have in place of num_hidden_layers; NULL: none. */
+    const char *layers_key;
     /* The family's key for moe_intermediate_size; NULL: that one. */
     const char *inner_key;
     const char *act; /* another name than silu that hidden_act may have; NULL: none */
@@ -94,6 +96,6 @@ const char *family_list(char out[FAMILY_LIST_TEXT]);
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
     family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss, family_glm4moelite, family_qwen4exp,
     family_gemma4, family_glmdsa, family_deepseek32, family_kimilinear, family_bailinghybrid,
-    family_deepseek4, family_glm5next, family_minimaxm3, family_step35, family_mimov2;
+    family_deepseek4, family_glm5next, family_minimaxm3, family_step35, family_mimov2, family_nemotronh;
 
 #endif

@@ -229,7 +229,8 @@ int model_dir_check_expert_part(const struct model_dir *m, uint32_t layer, uint3
         {"down_proj.scales", down, l->down_s, format_scale_bytes(down, n)},
         {"down_proj.biases", down, l->down_b, format_bias_bytes(down, n)},
     };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    enum { OF_UP = 2 };
+    for (size_t i = m->config.gateless ? OF_UP : 0; i < sizeof parts / sizeof *parts; i++) {
         uint64_t first = size_max(from, parts[i].at), end = size_min(to, parts[i].at + parts[i].bytes);
         bool is_factor = i % 2 && parts[i].format->has_factor;
         uint32_t scale = is_factor ? SCALE_F32 : parts[i].format->scale;

@@ -53,8 +53,9 @@ int names_canonical(const char *source, uint32_t n_layers, bool is_bare, char **
         *out = mem_text(name, e);
         return *out ? 0 : ERR_MEMORY;
     }
-    bool is_whole = starts_with(name, "model.");
-    const char *rest = is_whole ? name + strlen("model.") : name;
+    const char *prefix = starts_with(name, "backbone.") ? "backbone." : "model.";
+    bool is_whole = starts_with(name, prefix);
+    const char *rest = is_whole ? name + strlen(prefix) : name;
     if ((!is_whole && !is_bare) || of_another_part(rest))
         return 0;
     if (starts_with(rest, "language_model."))

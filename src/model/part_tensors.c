@@ -153,13 +153,31 @@ static void compressed(const struct config *c, const struct part_config *p, stru
     memcpy(t, all, sizeof all);
 }
 
-/* Sets a gated feed-forward part's three matrices, below "mlp." and `where`. */
+static void mamba(const struct config *c, const struct part_config *p, struct part_tensor *t)
+{
+    const struct mamba_config *m = &p->mamba;
+    uint32_t inner = config_mamba_inner(m), channels = config_mamba_channels(m);
+    const struct part_tensor all[] = {
+        [MAMBA_IN] = {"mixer.in_proj", inner + channels + m->n_heads, c->hidden},
+        [MAMBA_OUT] = {"mixer.out_proj", c->hidden, inner},
+        [MAMBA_CONV] = {"mixer.conv1d.weight", 0, channels * m->conv_kernel},
+        [MAMBA_CONV_BIAS] = {"mixer.conv1d.bias", 0, m->conv_biased * channels},
+        [MAMBA_A_LOG] = {"mixer.A_log", 0, m->n_heads},
+        [MAMBA_D] = {"mixer.D", 0, m->n_heads},
+        [MAMBA_DT_BIAS] = {"mixer.dt_bias", 0, m->n_heads},
+        [MAMBA_NORM] = {"mixer.norm.weight", 0, inner},
+    };
+    memcpy(t, all, sizeof all);
+}
+
+/* Sets a feed-forward part's three matrices, below "mlp." and `where`. A part without a gate uses up
+ * twice. */
 static void gated(const struct config *c, const char *where, uint32_t inner, struct part_tensor *t)
 {
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
     for (int i = 0; i < 3 && inner > 0; i++) {
         t[i] = (struct part_tensor){.rows = i < 2 ? inner : c->hidden, .cols = i < 2 ? c->hidden : inner};
-        snprintf(t[i].name, sizeof t[i].name, "mlp.%s%s", where, parts[i]);
+        snprintf(t[i].name, sizeof t[i].name, "mlp.%s%s", where, parts[i == 0 && c->gateless ? 1 : i]);
     }
 }
 
@@ -223,7 +241,7 @@ void part_tensors(const struct config *c, const struct part_config *p, struct pa
                                            struct part_tensor *) = {
         [PART_DELTA_NET] = delta_net,   [PART_ATTENTION] = gqa,   [PART_LATENT] = latent,
         [PART_DENSE] = dense,           [PART_EXPERTS] = experts, [PART_NGRAMS] = ngrams,
-        [PART_COMPRESSED] = compressed,
+        [PART_COMPRESSED] = compressed, [PART_MAMBA] = mamba,
     };
     memset(out, 0, PART_MAX_TENSORS * sizeof *out);
     kinds[p->kind](c, p, out);

@@ -91,6 +91,17 @@ enum compressed_tensor {
     COMPRESSED_INDEX_BIASES,
     COMPRESSED_INDEX_ROW_NORM,
 };
+enum mamba_tensor {
+    MAMBA_IN, /* gates, channels, time steps */
+    MAMBA_OUT,
+    MAMBA_CONV,
+    MAMBA_CONV_BIAS,
+    MAMBA_A_LOG,
+    MAMBA_D,
+    MAMBA_DT_BIAS,
+    MAMBA_NORM
+};
+/* Without a gate its matrix is that of up. */
 enum dense_tensor { DENSE_GATE, DENSE_UP, DENSE_DOWN };
 enum experts_tensor {
     EXPERTS_ROUTER,

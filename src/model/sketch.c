@@ -67,7 +67,7 @@ static void spell(const struct family *f, const char *base, char name[NAME])
 }
 
 /* Looks up `base` in the quantization table, which has MLX's names: those of a part of a larger model, or of
- * the model alone. */
+ * the model alone, which may be called backbone. */
 static int look_up(const struct sketching *s, const char *base, struct quant_entry *out,
                    struct moeflux_err *e)
 {
@@ -75,7 +75,12 @@ static int look_up(const struct sketching *s, const char *base, struct quant_ent
     spell(s->m->config.family, base, name);
     snprintf(with_prefix, sizeof with_prefix, "language_model.%s", name);
     int said = quant_config_matrix(&s->quant, with_prefix, out, e);
-    return said == QUANT_SAID_NOTHING ? quant_config_matrix(&s->quant, name, out, e) : said;
+    if (said == QUANT_SAID_NOTHING)
+        said = quant_config_matrix(&s->quant, name, out, e);
+    if (said != QUANT_SAID_NOTHING || strncmp(name, "model.", strlen("model.")) != 0)
+        return said;
+    snprintf(with_prefix, sizeof with_prefix, "backbone.%s", name + strlen("model."));
+    return quant_config_matrix(&s->quant, with_prefix, out, e);
 }
 
 /* Looks up `base` in the groups of a published block. Kernels take rows of whole PRODUCT_COLS. */
@@ -270,9 +275,10 @@ static int add_layer(struct sketching *s, uint32_t layer, struct moeflux_err *e)
     struct model_dir *m = s->m;
     const struct config *c = &m->config;
     struct expert_formats f;
-    int rc = choose_projection(s, layer, "gate_proj", c->hidden, &f.gate, e);
-    if (rc == 0)
-        rc = choose_projection(s, layer, "up_proj", c->hidden, &f.up, e);
+    int rc = choose_projection(s, layer, "up_proj", c->hidden, &f.up, e);
+    f.gate = f.up;
+    if (rc == 0 && !c->gateless)
+        rc = choose_projection(s, layer, "gate_proj", c->hidden, &f.gate, e);
     if (rc == 0)
         rc = choose_projection(s, layer, "down_proj", c->moe_inner, &f.down, e);
     if (rc < 0)

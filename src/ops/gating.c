@@ -22,6 +22,8 @@ double gating_ref(float gating, double g, double u)
 {
     if (gating == 0)
         return ref_silu(g) * u;
+    if (gating >= GATING_RELU)
+        return fmax(g, 0) * u;
     if (gating >= GATING_GELU)
         return ref_gelu(g) * u;
     bool inputs = clamps_inputs(gating);
@@ -39,6 +41,8 @@ void gating_run(const struct loops *l, float gating, const float *gate, const fl
 {
     if (gating == 0)
         l->swiglu(gate, up, n, out);
+    else if (gating >= GATING_RELU)
+        l->reglu(gate, up, n, out);
     else if (gating >= GATING_GELU)
         l->geglu(gate, up, n, out);
     else if (gating > 0)

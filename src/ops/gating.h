@@ -2,6 +2,7 @@
  * product. A single number says which, for kernels (gated() in kernels/lib/math.glsl), CPU and reference:
  *   0                  silu(g) u
  *   GATING_GELU        gelu(g) u, gelu(x) = x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+ *   GATING_RELU        max(g, 0) u with g = u, the only product: relu(u)^2 (Nemotron-3)
  *   c                  g' sigmoid(1.702 g') (u' + 1)             (gpt-oss)
  *   -c                 min(silu(g), c) u'                        (Ling-3.0)
  *   -c GATING_INPUTS   silu(g') u'                               (DeepSeek-V4)

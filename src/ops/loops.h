@@ -21,6 +21,9 @@ struct delta_gate;
 struct delta_head;
 struct delta_unit;
 struct indexer_tile;
+struct ssd_head;
+struct ssd_steps;
+struct ssd_unit;
 
 struct loops {
     /* out[c] = x[c] / sqrt(mean(x^2) + eps) * norm[c]; norm NULL: out = x. */
@@ -33,6 +36,8 @@ struct loops {
     void (*swiglu)(const float *gate, const float *up, uint32_t n, float *out);
     /* out[c] = gelu(gate[c]) * up[c], in the approximation by tanh */
     void (*geglu)(const float *gate, const float *up, uint32_t n, float *out);
+    /* out[c] = max(gate[c], 0) * up[c] */
+    void (*reglu)(const float *gate, const float *up, uint32_t n, float *out);
     /* x[c] = cap * tanh(x[c] / cap) */
     void (*softcap)(float *x, uint32_t n, float cap);
     /* out[c] = g sigmoid(alpha g) (u + 1), g = min(gate[c], limit), u = up[c] clamped to -limit .. limit */
@@ -62,13 +67,16 @@ struct loops {
      * i + 1]). */
     void (*turn)(float *x, const float *angles, uint32_t n, uint32_t apart);
 
-    /* see ops/attention/cpu.h, ops/delta/cpu.h and ops/indexer/cpu.h */
+    /* see ops/attention/cpu.h, ops/delta/cpu.h, ops/indexer/cpu.h and ops/ssd/cpu.h */
     void (*attention_tile)(struct attention_tile *t);
     void (*delta_prepare)(const struct delta_unit *u);
     void (*delta_gates)(const struct delta_gate *g);
     void (*delta_channels)(const struct delta_channels *c);
     void (*delta_walk)(const struct delta_head *h);
     void (*indexer_scores)(const struct indexer_tile *t);
+    void (*ssd_prepare)(const struct ssd_unit *u);
+    void (*ssd_times)(const struct ssd_steps *s);
+    void (*ssd_walk)(const struct ssd_head *h);
 };
 
 /* Returns the loops of the host's instruction set. */

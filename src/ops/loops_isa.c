@@ -5,13 +5,16 @@
 #include "cpu/vec.h"
 #include "cpu/math.h"
 
-/* Defined in attention/cpu_isa.c, delta/cpu_isa.c and indexer/cpu_isa.c. */
+/* Defined in the files cpu_isa.c of attention/, delta/, indexer/ and ssd/. */
 void VEC_NAME(attention_tile)(struct attention_tile *t);
 void VEC_NAME(delta_prepare)(const struct delta_unit *u);
 void VEC_NAME(delta_gates)(const struct delta_gate *g);
 void VEC_NAME(delta_channels)(const struct delta_channels *c);
 void VEC_NAME(delta_walk)(const struct delta_head *h);
 void VEC_NAME(indexer_scores)(const struct indexer_tile *t);
+void VEC_NAME(ssd_prepare)(const struct ssd_unit *u);
+void VEC_NAME(ssd_times)(const struct ssd_steps *s);
+void VEC_NAME(ssd_walk)(const struct ssd_head *h);
 extern const struct loops VEC_NAME(loops);
 
 enum { SUMS = 4 };
@@ -76,6 +79,13 @@ static void geglu_loop(const float *gate, const float *up, uint32_t n, float *ou
         struct vec h = vec_mul(by, vec_fma(vec_mul(cubic, vec_mul(x, x)), x, x));
         store_some(out + c, vec_mul(vec_mul(x, math_sigmoid(h)), load_some(up + c, n - c)), n - c);
     }
+}
+
+static void reglu_loop(const float *gate, const float *up, uint32_t n, float *out)
+{
+    for (uint32_t c = 0; c < n; c += VEC_LANES)
+        store_some(out + c,
+                   vec_mul(vec_max(load_some(gate + c, n - c), vec_zero()), load_some(up + c, n - c)), n - c);
 }
 
 static void softcap_loop(float *x, uint32_t n, float cap)
@@ -216,6 +226,7 @@ const struct loops VEC_NAME(loops) = {
     .squares = sum_of_squares,
     .swiglu = swiglu_loop,
     .geglu = geglu_loop,
+    .reglu = reglu_loop,
     .softcap = softcap_loop,
     .swiglu_limited = swiglu_limited_loop,
     .swiglu_clamped = swiglu_clamped_loop,
@@ -234,4 +245,7 @@ const struct loops VEC_NAME(loops) = {
     .delta_channels = VEC_NAME(delta_channels),
     .delta_walk = VEC_NAME(delta_walk),
     .indexer_scores = VEC_NAME(indexer_scores),
+    .ssd_prepare = VEC_NAME(ssd_prepare),
+    .ssd_times = VEC_NAME(ssd_times),
+    .ssd_walk = VEC_NAME(ssd_walk),
 };

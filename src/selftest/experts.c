@@ -76,6 +76,8 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
     s.up_formats = format_set(s.gate_format) | format_set(s.up_format) | format_set(c->shared_up_format);
     *bytes = 0;
     place_part(s.gate_format, n, &s.gate_w, &s.gate_s, &s.gate_b, bytes);
+    if (c->gating >= GATING_RELU) /* up is read as the gate, too */
+        *bytes = 0;
     place_part(s.up_format, n, &s.up_w, &s.up_s, &s.up_b, bytes);
     place_part(s.down_format, n, &s.down_w, &s.down_s, &s.down_b, bytes);
     return s;
@@ -86,7 +88,7 @@ static struct test_buffer *random_expert(struct kernel_test *l, const struct exp
 {
     uint8_t *raw = mem_new(bytes, 1, &l->err);
     uint64_t at = 0;
-    for (int i = 0; raw && i < 3; i++) {
+    for (int i = s->gate_w == s->up_w; raw && i < 3; i++) {
         uint32_t rows = i < 2 ? s->inner : s->hidden, cols = i < 2 ? s->hidden : s->inner;
         struct weights w[KT_SIDES];
         uint32_t first = l->n_buffers;
@@ -175,6 +177,8 @@ static void prepare_moe(struct kernel_test *l, struct moe_case *m, uint32_t down
     if (c->makes_shared) {
         kt_matrix(l, c->shared, c->hidden, c->shared_up_format, m->shared_gate);
         kt_matrix(l, c->shared, c->hidden, c->shared_up_format, m->shared_up);
+        if (c->gating >= GATING_RELU)
+            memcpy(m->shared_gate, m->shared_up, sizeof m->shared_gate);
     }
     m->stride = c->n_experts + !c->ungated + 2 * c->shared;
     m->idx = random_choice(l, c);
@@ -247,7 +251,8 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
              c->ungated ? " ungated" : "",
              c->biased && c->gating > 0         ? " biased, limited"
              : c->biased                        ? " biased"
-             : c->gating == GATING_GELU         ? " GELU"
+             : c->gating >= GATING_RELU         ? " without gates"
+             : c->gating >= GATING_GELU         ? " GELU"
              : c->gating > 0                    ? " limited"
              : c->gating < -1e6f                ? " inputs clamped"
              : c->gating + c->shared_gating < 0 ? " clamped"
@@ -511,9 +516,25 @@ static void biased_cases(struct kernel_test *l)
         {6, 3, 192, 64, 0, FORMAT_Q4, 1, .ungated = true, .gating = GATING_GELU},
         {6, 3, 192, 320, 0, FORMAT_Q8, 3, .ungated = true, .gating = GATING_GELU, .is_rest = true},
         {6, 3, 192, 64, 0, FORMAT_Q4, 70, .ungated = true, .gating = GATING_GELU},
+        {7, 3, 192, 64, 64, FORMAT_Q4, 1, .ungated = true, .gating = GATING_RELU,
+         .shared_gating = GATING_RELU},
+        {7, 3, 192, 64, 64, FORMAT_G_Q5_0, 3, .ungated = true, .gating = GATING_RELU,
+         .shared_gating = GATING_RELU},
+        {7, 3, 192, 64, 64, FORMAT_BF16, 40, .ungated = true, .gating = GATING_RELU,
+         .shared_gating = GATING_RELU},
+        {7, 3, 192, 64, 64, FORMAT_Q4, 70, .ungated = true, .gating = GATING_RELU,
+         .shared_gating = GATING_RELU},
+    };
+    static const struct moe_shape with_shared[] = {
+        {7, 3, 192, 64, 192, FORMAT_Q4, 1, .ungated = true, .gating = GATING_RELU,
+         .shared_gating = GATING_RELU, .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {7, 3, 192, 320, 320, FORMAT_Q4, 70, .ungated = true, .gating = GATING_RELU,
+         .shared_gating = GATING_RELU, .makes_shared = true, .shared_up_format = FORMAT_Q4},
     };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         moe_case(l, &shapes[i], shapes[i].format);
+    for (size_t i = 0; kt_has_kernels(l) && i < sizeof with_shared / sizeof *with_shared; i++)
+        moe_case(l, &with_shared[i], with_shared[i].format);
     if (!kt_is_brief(l))
         moe_case(l,
                  &(struct moe_shape){32, 4, 2880, 2880, 0, FORMAT_MXFP4, 1, .ungated = true, .chooses = true,

@@ -157,6 +157,7 @@ const char *kt_format_name(uint32_t format);
 void selftest_experts_cases(struct kernel_test *l);
 void selftest_attention_cases(struct kernel_test *l);
 void selftest_delta_cases(struct kernel_test *l);
+void selftest_ssd_cases(struct kernel_test *l);
 void selftest_mla_cases(struct kernel_test *l);
 void selftest_softmax_cases(struct kernel_test *l);
 void selftest_sigmoid_cases(struct kernel_test *l);

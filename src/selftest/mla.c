@@ -327,6 +327,7 @@ void selftest_swiglu_cases(struct kernel_test *l)
     swiglu_case(l, 18432, 2, 0);
     swiglu_case(l, 68, 5, GATING_GELU);
     swiglu_case(l, 2112, 1, GATING_GELU);
+    swiglu_case(l, 68, 3, GATING_RELU);
     swiglu_case(l, 68, 2, 1.5f);
     swiglu_case(l, 68, 2, -1.5f);
     swiglu_case(l, 68, 2, -1.5f * GATING_INPUTS);

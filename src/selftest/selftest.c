@@ -583,6 +583,7 @@ static const struct {
     {"delta_decode delta_prefill_prep delta_prefill_scan delta_prefill_blocks delta_prefill_walk "
      "delta_prefill_out",
      selftest_delta_cases, false},
+    {"ssd_scan ssd_norm", selftest_ssd_cases, false},
     {"gqa_prepare attention_decode attention_prefill attention_merge", selftest_attention_cases, true},
     {"mla_prepare mla_transpose_keys mla_gather_rows attention_decode", selftest_mla_cases, true},
     {"sample_largest sample_greedy sample_draw", selftest_sample_cases, false},

@@ -35,6 +35,7 @@ static const struct group {
               {"batched", HAS_DENORM},
               {"indexer_prepare", 0},
               {"delta_decode", 0},
+              {"ssd_scan", 0},
               {"compressed_turn", 0},
               {"streams_begin", 0},
               {"ngram_gate", 0},

@@ -212,7 +212,7 @@ static void kept_blocks_give_the_bits_of_the_file(void **state)
     static const char *const same[] = {"qwen3moe.gguf",   "qwen3moe_even.gguf", "qwen35moe.gguf",
                                        "qwen3next.gguf",  "qwen4exp.gguf",      "glm4moe.gguf",
                                        "minimax.gguf",    "gemma4.gguf",        "glmdsa.gguf",
-                                       "kimilinear.gguf", "bailingmoe3.gguf"};
+                                       "kimilinear.gguf", "bailingmoe3.gguf",   "nemotronh.gguf"};
     enum { N_IDS = sizeof ids / sizeof *ids, N_SAME = sizeof same / sizeof *same };
     char *tmp = tmp_tree_new();
     struct moeflux_err e = {0};
@@ -401,7 +401,7 @@ static void models_that_are_not_read_are_refused_by_name(void **state)
         &w, ERR_UNSUPPORTED,
         "general.architecture is llama4, expected qwen3moe, qwen3next, qwen35moe, qwen4exp, deepseek2, "
         "deepseek32, glm-dsa, glm4moe, minimax-m2, gpt-oss, gemma4, kimi-linear, glm5-next, bailingmoe3, "
-        "deepseek4, minimax-m3, step35 or mimo2");
+        "deepseek4, minimax-m3, step35, mimo2 or nemotron_h_moe");
     gguf_writer_text(&w, "general.architecture", "qwen3moe");
     expect_refused(&w, ERR_FORMAT, "tensor token_embd.weight is missing");
     gguf_writer_text(&w, "general.architecture", "qwen3moe");

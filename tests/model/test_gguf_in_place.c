@@ -733,6 +733,26 @@ static void keys_that_decays_of_channels_need_are_named(void **state)
                            "tensor blk.0.ssm_f_q.weight: not one that Kimi-Linear has");
 }
 
+static void keys_that_mamba_2_needs_are_named(void **state)
+{
+    (void)state;
+    static const char nemotron[] = MODELS "nemotronh.gguf";
+    static const char *const keys[] = {"ssm.time_step_rank",
+                                       "ssm.group_count",
+                                       "ssm.state_size",
+                                       "ssm.conv_kernel",
+                                       "ssm.inner_size",
+                                       "attention.key_length",
+                                       "expert_weights_scale",
+                                       "expert_shared_feed_forward_length",
+                                       NULL};
+    expect_keys_needed(nemotron, "nemotron_h_moe", keys);
+    expect_renamed_refused(nemotron, "blk.0.ssm_conv1d.bias", "blk.0.ssm_conv1d.bia?", ERR_UNSUPPORTED,
+                           "tensor blk.0.ssm_conv1d.bia?: not one that Nemotron-3 has");
+    expect_renamed_refused(nemotron, "blk.0.ssm_norm.weight", "blk.0.ssm_norn.weight", ERR_UNSUPPORTED,
+                           "tensor blk.0.ssm_norn.weight");
+}
+
 static void keys_that_joined_streams_and_pools_need_are_named(void **state)
 {
     (void)state;
@@ -906,6 +926,7 @@ int main(void)
         cmocka_unit_test(experts_in_two_forms_are_refused_by_both_names),
         cmocka_unit_test(keys_that_streams_indexers_and_tables_need_are_named),
         cmocka_unit_test(keys_that_decays_of_channels_need_are_named),
+        cmocka_unit_test(keys_that_mamba_2_needs_are_named),
         cmocka_unit_test(keys_that_joined_streams_and_pools_need_are_named),
         cmocka_unit_test(indexers_and_tables_that_are_not_computed_are_refused),
         cmocka_unit_test(indexers_of_latents_are_those_of_a_list_or_of_tensors),

@@ -644,13 +644,14 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
  * residual streams, n-gram rows, attention over chosen blocks; norms after parts, a dense part next to
  * experts; latents of chosen positions; decays for each key channel, gates of heads, clamped activations;
  * compressed rows, experts of a table; streams with a doubly stochastic mix, an indexer of pooled keys;
- * blocks chosen for each key head, gates of heads with windows, values of another size than keys. The first
- * ones have all of these. */
+ * blocks chosen for each key head, gates of heads with windows, values of another size than keys; Mamba-2 and
+ * experts without gates. The first ones have all of these. */
 static const char *const published[] = {
-    "qw4-odd",   "gemma4-odd", "glm5-odd",      "kimilin-odd", "ling-flash",   "v4-odd",       "glm53f-odd",
-    "m3-odd",    "step-plain", "mimo-odd",      "qw4-plain",   "dsv32",        "gemma4-plain", "glm5-plain",
-    "ling-tiny", "ling-odd",   "kimilin-plain", "v4-plain",    "glm53f-plain", "mimo-plain"};
-enum { N_PUBLISHED = sizeof published / sizeof *published, N_SHOWN_PUBLISHED = 10 };
+    "qw4-odd",    "gemma4-odd",   "glm5-odd",   "kimilin-odd", "ling-flash", "v4-odd",
+    "glm53f-odd", "m3-odd",       "step-plain", "mimo-odd",    "nemo-odd",   "qw4-plain",
+    "dsv32",      "gemma4-plain", "glm5-plain", "ling-tiny",   "ling-odd",   "kimilin-plain",
+    "v4-plain",   "glm53f-plain", "mimo-plain", "nemo-plain"};
+enum { N_PUBLISHED = sizeof published / sizeof *published, N_SHOWN_PUBLISHED = 11 };
 
 static void published_families_agree(void **state)
 {
@@ -669,11 +670,11 @@ static void published_families_agree_on_the_reference_backend(void **state)
 static void published_families_agree_in_other_forms(void **state)
 {
     (void)state;
-    static const char *const names[][2] = {{"families/kimilin-mlx", "kimilin-plain"},
-                                           {"families/ling-mlx", "ling-tiny"},
-                                           {"gguf/kimilinear.gguf", "kimilin-plain"},
-                                           {"gguf/bailingmoe3.gguf", "ling-flash"},
-                                           {"gguf/glm5next.gguf", "glm53f-two"}};
+    static const char *const names[][2] = {
+        {"families/kimilin-mlx", "kimilin-plain"}, {"families/ling-mlx", "ling-tiny"},
+        {"families/nemo-mlx", "nemo-plain"},       {"gguf/nemotronh.gguf", "nemo-plain"},
+        {"gguf/kimilinear.gguf", "kimilin-plain"}, {"gguf/bailingmoe3.gguf", "ling-flash"},
+        {"gguf/glm5next.gguf", "glm53f-two"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char dir[64], golden[96];
         snprintf(dir, sizeof dir, "tests/models/%s", names[i][0]);

@@ -227,6 +227,7 @@ FAMILY(sinks_and_windows, "families/gptoss-odd")
 FAMILY(latents, "deepseek-odd/mlx")
 FAMILY(latents_with_an_indexer, "families/dsv32")
 FAMILY(a_decay_for_each_channel, "families/kimilin-odd")
+FAMILY(mamba_2, "families/nemo-odd")
 FAMILY(streams_ngrams_and_an_indexer, "families/qw4-odd")
 FAMILY(compressed_rows, "families/v4-odd")
 FAMILY(heads_by_layer, "families/gemma4-odd")
@@ -239,6 +240,7 @@ int main(void)
         cmocka_unit_test(latents),
         cmocka_unit_test(latents_with_an_indexer),
         cmocka_unit_test(a_decay_for_each_channel),
+        cmocka_unit_test(mamba_2),
         cmocka_unit_test(streams_ngrams_and_an_indexer),
         cmocka_unit_test(compressed_rows),
         cmocka_unit_test(heads_by_layer),

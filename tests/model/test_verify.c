@@ -13,15 +13,14 @@
 enum { PROMPT = 21, TOKENS = 40, CONTEXT = 700, MANY = 620 };
 
 /* All kinds of stores: keys and values, latents, windows, recurrences, indexers, compressed rows, n-grams. */
-static const char *const MODELS[] = {"tests/models/qwen-odd/mlx",         "tests/models/families/v4-odd",
-                                     "tests/models/deepseek-odd/mlx",     "tests/models/families/m3-odd",
-                                     "tests/models/families/qw4-odd",     "tests/models/families/glm53f-odd",
-                                     "tests/models/families/dsv32",       "tests/models/families/gptoss-odd",
-                                     "tests/models/families/ling-odd",    "tests/models/families/glm5-odd",
-                                     "tests/models/families/next-odd",    "tests/models/families/gemma4-odd",
-                                     "tests/models/families/mimo-odd",    "tests/models/families/kimilin-odd",
-                                     "tests/models/families/glm-odd",     "tests/models/qwen3-odd/mlx",
-                                     "tests/models/families/minimax-odd", "tests/models/families/kimi25-odd"};
+static const char *const MODELS[] = {
+    "tests/models/qwen-odd/mlx",      "tests/models/families/v4-odd",      "tests/models/deepseek-odd/mlx",
+    "tests/models/families/m3-odd",   "tests/models/families/qw4-odd",     "tests/models/families/glm53f-odd",
+    "tests/models/families/dsv32",    "tests/models/families/gptoss-odd",  "tests/models/families/ling-odd",
+    "tests/models/families/glm5-odd", "tests/models/families/next-odd",    "tests/models/families/gemma4-odd",
+    "tests/models/families/mimo-odd", "tests/models/families/kimilin-odd", "tests/models/families/glm-odd",
+    "tests/models/qwen3-odd/mlx",     "tests/models/families/minimax-odd", "tests/models/families/kimi25-odd",
+    "tests/models/families/nemo-odd"};
 enum { N_MODELS = sizeof MODELS / sizeof *MODELS, ON_SOFTWARE = 1 };
 
 static uint32_t n_models(void)

@@ -193,6 +193,12 @@ static void delta_agrees_with_its_reference(void **state)
           "delta_prefill_blocks", "delta_prefill_walk", "delta_prefill_out");
 }
 
+static void ssd_agrees_with_its_reference(void **state)
+{
+    (void)state;
+    CHECK("ssd_scan", "ssd_scan_each", "ssd_scan_chain", "ssd_norm");
+}
+
 static void gqa_prepare_and_attention_agree_with_their_references(void **state)
 {
     (void)state;
@@ -274,6 +280,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(router_softmax_and_router_sigmoid_agree_with_their_references),
         cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
         cmocka_unit_test(delta_agrees_with_its_reference),
+        cmocka_unit_test(ssd_agrees_with_its_reference),
         cmocka_unit_test(gqa_prepare_and_attention_agree_with_their_references),
         cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
         cmocka_unit_test(sample_chooses_what_its_reference_chooses),
@@ -293,6 +300,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(router_softmax_and_router_sigmoid_agree_with_their_references),
         cmocka_unit_test(experts_up_and_experts_down_agree_with_their_references),
         cmocka_unit_test(delta_agrees_with_its_reference),
+        cmocka_unit_test(ssd_agrees_with_its_reference),
         cmocka_unit_test(gqa_prepare_and_attention_agree_with_their_references),
         cmocka_unit_test(mla_prepare_and_attention_over_latents_agree_with_their_references),
         cmocka_unit_test(indexer_agrees_with_its_reference),

@@ -505,7 +505,8 @@ static void each_name_of_a_split_cuts_as_its_tokenizer_does(void **state)
         {"joyai-llm", 1, 1, 3, 3},   {"kimi-k2", 1, 1, 1, 3},     {"glm4", 1, 1, 1, 3},
         {"glm5", 1, 1, 1, 3},        {"chatglm-bpe", 1, 1, 3, 3}, {"llama-bpe", 1, 1, 1, 3},
         {"minimax-m2", 1, 1, 3, 2},  {"gpt-4o", 1, 1, 1, 3},      {"bailingmoe", 2, 1, 3, 3},
-        {"bailingmoe2", 2, 1, 3, 3}, {"solar-open", 2, 1, 3, 3},
+        {"bailingmoe2", 2, 1, 3, 3}, {"solar-open", 2, 1, 3, 3},  {"tekken", 2, 1, 1, 3},
+        {"pixtral", 2, 1, 1, 3},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -155,6 +155,15 @@ static void add_compressed(XXH3_state_t *h, const struct config *c)
     }
 }
 
+static void add_mamba(XXH3_state_t *h, const struct mamba_config *m)
+{
+    const uint32_t counts[] = {m->n_heads,   m->n_groups,    m->head_dim,
+                               m->state_dim, m->conv_kernel, m->conv_biased};
+    const float bounds[] = {m->low, m->high};
+    add(h, counts, sizeof counts);
+    add(h, bounds, sizeof bounds);
+}
+
 /* Adds the indexer of latent attention. */
 static void add_token_index(XXH3_state_t *h, const struct index_config *x)
 {
@@ -209,6 +218,8 @@ static void add_layers(XXH3_state_t *h, const struct config *c)
     add_kinds(h, c);
     if (config_first(c, PART_COMPRESSED)->kind == PART_COMPRESSED)
         add_compressed(h, c);
+    if (config_first(c, PART_MAMBA)->kind == PART_MAMBA)
+        add_mamba(h, &config_first(c, PART_MAMBA)->mamba);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t kind = (uint32_t)config_mixer(c, i)->kind | (uint32_t)(config_window(c, i) > 0) << 8 |
                         (uint32_t)config_shares_choice(c, i) << 9;

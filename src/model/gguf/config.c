@@ -20,7 +20,6 @@ static const struct making_pair common[] = {
     {"hidden_size", "embedding_length", WHOLE},
     {"num_attention_heads", "attention.head_count", WHOLE},
     {"max_position_embeddings", "context_length", WHOLE_MAY},
-    {"rms_norm_eps", "attention.layer_norm_rms_epsilon", REAL},
     {"num_experts_per_tok", "expert_used_count", WHOLE},
     {"rope_theta", "rope.freq_base", REAL_MAY},
     {0},
@@ -181,6 +180,14 @@ static void find_layers(struct making *m)
                         making_path_of(m), m->arch, key, m->n_layers, m->n_layers);
 }
 
+/* Puts the epsilon of norms. Files of Nemotron-3 may have that of layer norms alone. */
+static void put_eps(struct making *m)
+{
+    static const char own[] = "attention.layer_norm_rms_epsilon", other[] = "attention.layer_norm_epsilon";
+    bool has_other = !strcmp(m->arch, "nemotron_h_moe") && !making_has(m, own);
+    making_put_real(m, "rms_norm_eps", has_other ? other : own, 1, false);
+}
+
 /* Puts the keys that all families have. */
 static void put_common(struct making *m)
 {
@@ -190,6 +197,7 @@ static void put_common(struct making *m)
         return;
     }
     making_put_pairs(m, common);
+    put_eps(m);
     find_layers(m);
     check_counts(m, making_whole(m, "block_count", -1), embedding->shape[1]);
     making_put_whole(m, "num_hidden_layers", m->n_layers);
@@ -630,8 +638,9 @@ static const struct {
     {"minimax-m3", NULL, "minimax_m3_vl_text", config_gqa_put_minimax_m3},
     {"step35", NULL, "step3p5", config_gqa_put_step35},
     {"mimo2", NULL, "mimo_v2_flash", config_gqa_put_mimo2},
+    {"nemotron_h_moe", NULL, "nemotron_h", config_gqa_put_nemotron_h},
 };
-enum { N_FAMILIES = sizeof families / sizeof *families, LIST_TEXT = 256 };
+enum { N_FAMILIES = sizeof families / sizeof *families, LIST_TEXT = 320 };
 
 static int fail_arch(const struct making *m, struct moeflux_err *e)
 {

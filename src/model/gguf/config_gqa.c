@@ -1,5 +1,5 @@
 /* Makes configurations of families with grouped-query attention of several kinds: Gemma 4, MiniMax-M3,
- * Step-3.5, MiMo-V2. */
+ * Step-3.5, MiMo-V2; and of Nemotron-3. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -334,4 +334,59 @@ void config_gqa_put_mimo2(struct making *m)
     put_mlp_types(m);
     put_sinks(m);
     put_ropes(m, dims, making_whole(m, "rope.dimension_count_swa", (int64_t)dims));
+}
+
+/* ---- Nemotron-3 ---- */
+
+/* Puts the kinds of Nemotron-3's layers, which follow from their tensors. */
+static void put_single_parts(struct making *m)
+{
+    static const char *const kinds[][2] = {
+        {"ssm_in", "linear_attention"}, {"attn_q", "full_attention"}, {"ffn_gate_inp", "moe"}, {NULL, "mlp"}};
+    json_t *types = json_array();
+    for (uint64_t i = 0; types && i < m->n_layers; i++) {
+        char name[MAKING_NAME];
+        size_t k = 0;
+        for (; kinds[k][0]; k++) {
+            snprintf(name, sizeof name, "blk.%" PRIu64 ".%s.weight", i, kinds[k][0]);
+            if (making_has_tensor(m, name))
+                break;
+        }
+        if (k == 0) {
+            snprintf(name, sizeof name, "blk.%" PRIu64 ".ssm_conv1d.bias", i);
+            making_put(m, "use_conv_bias", json_boolean(making_has_tensor(m, name)));
+        }
+        json_array_append_new(types, json_string(kinds[k][1]));
+    }
+    making_put(m, "layers_block_type", types);
+}
+
+void config_gqa_put_nemotron_h(struct making *m)
+{
+    static const struct making_pair keys[] = {
+        {"num_key_value_heads", "attention.head_count_kv", WHOLE},
+        {"head_dim", "attention.key_length", WHOLE},
+        {"n_routed_experts", "expert_count", WHOLE},
+        {"moe_intermediate_size", "expert_feed_forward_length", WHOLE},
+        {"intermediate_size", "feed_forward_length", WHOLE_MAY},
+        {"n_shared_experts", "expert_shared_count", WHOLE_MAY},
+        {"moe_shared_expert_intermediate_size", "expert_shared_feed_forward_length", WHOLE},
+        {"moe_latent_size", "moe_latent_size", WHOLE_MAY},
+        {"n_group", "expert_group_count", WHOLE_MAY},
+        {"topk_group", "expert_group_used_count", WHOLE_MAY},
+        {"norm_topk_prob", "expert_weights_norm", FLAG_MAY},
+        {"routed_scaling_factor", "expert_weights_scale", REAL},
+        {"mamba_num_heads", "ssm.time_step_rank", WHOLE},
+        {"n_groups", "ssm.group_count", WHOLE},
+        {"ssm_state_size", "ssm.state_size", WHOLE},
+        {"conv_kernel", "ssm.conv_kernel", WHOLE},
+        {0},
+    };
+    making_put_pairs(m, keys);
+    put_single_parts(m);
+    uint64_t heads = making_whole(m, "ssm.time_step_rank", -1), inner = making_whole(m, "ssm.inner_size", -1);
+    if (m->rc == 0 && (heads == 0 || inner % heads != 0))
+        making_fail_key(m, "ssm.inner_size", "expected a multiple of ssm.time_step_rank");
+    else if (m->rc == 0)
+        making_put_whole(m, "mamba_head_dim", inner / heads);
 }

@@ -67,5 +67,6 @@ void config_gqa_put_gemma4(struct making *m);
 void config_gqa_put_minimax_m3(struct making *m);
 void config_gqa_put_step35(struct making *m);
 void config_gqa_put_mimo2(struct making *m);
+void config_gqa_put_nemotron_h(struct making *m);
 
 #endif

@@ -114,6 +114,19 @@ static const struct name with_posts[] = {
     {"layer_output_scale.weight", "layer_scalar"},
 };
 
+/* Those of layers that are a single part, and of Mamba-2. */
+static const struct name single_part[] = {
+    {"attn_norm.weight", "norm.weight"},
+    {"ssm_in.weight", "mixer.in_proj.weight"},
+    {"ssm_conv1d.weight", "mixer.conv1d.weight"},
+    {"ssm_conv1d.bias", "mixer.conv1d.bias"},
+    {"ssm_a", "mixer.A_log"},
+    {"ssm_d", "mixer.D"},
+    {"ssm_dt.bias", "mixer.dt_bias"},
+    {"ssm_norm.weight", "mixer.norm.weight"},
+    {"ssm_out.weight", "mixer.out_proj.weight"},
+};
+
 /* Names in layers with Kimi Delta Attention, before those of in_layer: the same in all models; with gates of
  * a low rank; with gates of full rank. */
 static const struct name kimi_delta[] = {
@@ -205,6 +218,8 @@ static void tables_of(const struct config *c, uint32_t layer, struct names out[L
         out[0] = NAMES(head_gate);
     if (mixer->kind == PART_COMPRESSED)
         out[0] = NAMES(compressed);
+    if (c->layers[layer].n_blocks == 1)
+        out[0] = NAMES(single_part);
     if (mixer->kind != PART_DELTA_NET || !mixer->delta.by_channel)
         return;
     out[0] = NAMES(kimi_delta);

@@ -285,8 +285,10 @@ static void up_block(void *ctx, uint32_t block, uint32_t thread)
                          up = part(g->expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->up_format);
     const struct weights gate_rows = weights_rows(&gate, first, n_rows),
                          up_rows = weights_rows(&up, first, n_rows);
-    float *gates = products_of(j, thread), *ups = gates + (uint64_t)g->n * n_rows;
-    multiply(j, g, &gate_rows, thread, gates);
+    bool is_gateless = experts_are_gateless(s);
+    float *gates = products_of(j, thread), *ups = is_gateless ? gates : gates + (uint64_t)g->n * n_rows;
+    if (!is_gateless)
+        multiply(j, g, &gate_rows, thread, gates);
     multiply(j, g, &up_rows, thread, ups);
     uint64_t bias_at = (uint64_t)g->idx * s->inner + first;
     add_biases(j, j->call->biases.gate_up, bias_at, g->n, n_rows, gates);
@@ -331,7 +333,8 @@ static void shared_act(const struct job *j, uint32_t t, float *out)
     uint32_t inner = c->shared_down.cols;
     const float *from = host_floats(c->shared_in) + (uint64_t)t * c->shared_stride + j->shape->n_experts +
                         j->shape->shared_gate;
-    gating_run(j->loops, j->shape->shared_gating, from, from + inner, inner, out);
+    gating_run(j->loops, j->shape->shared_gating, from, experts_are_gateless(j->shape) ? from : from + inner,
+               inner, out);
 }
 
 /* Returns the weight of a token's shared expert. */

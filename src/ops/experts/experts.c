@@ -30,9 +30,17 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
     if (are_uneven)
         return err_set(e, ERR_UNSUPPORTED, "experts: hidden %u and inner %u, expected multiples of %d",
                        s->hidden, s->inner, PRODUCT_COLS);
+    if (experts_are_gateless(s) && (s->gate_w != s->up_w || s->gating != s->shared_gating || s->biased))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "experts: no gates, expected one matrix, alike in the shared expert");
     if (s->biased && s->shared_inner)
         return err_set(e, ERR_UNSUPPORTED, "experts: biases, expected no shared expert");
     return caps.is_host ? 0 : experts_vulkan_open(op, x, e);
+}
+
+bool experts_are_gateless(const struct experts_shape *s)
+{
+    return s->gating >= GATING_RELU;
 }
 
 bool experts_are_mixed(const struct experts_shape *s)

@@ -1,7 +1,8 @@
 /* experts.h - the routed experts of a layer and the shared one, if there is one, two operations:
  *   up:    act[t][k] = silu(gate_e p) * (up_e p),  e = idx[t][k],  p = rms(x[t]) * norm
  *          biased: the expert's biases are added to gate_e p and up_e p, and to down_e act
- *          or another activation of gate_e p and up_e p (gating.h); the shared expert may have its own
+ *          or another activation of gate_e p and up_e p (gating.h); the shared expert may have its own.
+ *          GATING_RELU has no gate: gate_e is up_e, at the same place, and only u_t is in shared_in
  *   down:  x[t] += sum_k weights[t][k] down_e act[t][k] + w_t shared_down act(g_t, u_t), where act(g, u) is
  *          the shared expert's activation
  * With a router, up first chooses the experts as router.h says.
@@ -128,6 +129,8 @@ struct experts_call {
     bool more; /* experts missing in the table (0) come in a later round; only if experts_takes_rounds */
 };
 
+/* Returns whether experts have no gate. Vulkan computes both halves of up's rows as two matrices then. */
+bool experts_are_gateless(const struct experts_shape *s);
 /* Returns whether gate and up have different formats. Vulkan computes them one after the other then, each
  * with both halves of its rows in the place of the two matrices. */
 bool experts_are_mixed(const struct experts_shape *s);

@@ -53,6 +53,8 @@ static int add_tiles(struct experts_grouped *op, struct exec *x, const struct ex
                                 .tokens = up.tokens,
                                 .from = from};
     int rc = 0;
+    if (experts_are_gateless(s))
+        up.spec[GEMM_PASS] = PASS_ONE;
     if (experts_are_mixed(s)) {
         gate.spec[GEMM_PASS] = PASS_GATE;
         up.spec[GEMM_PASS] = PASS_UP;
@@ -193,11 +195,12 @@ static void run_up(const struct experts_tiles *t, struct exec *x, const struct e
     for (uint32_t up = 0; up < 2; up++) {
         const struct experts_halves h = experts_halves(s, up);
         struct experts_prefill_up_args args = *a;
-        bool is_mixed = experts_are_mixed(s);
+        bool is_mixed = experts_are_mixed(s), by_halves = is_mixed || experts_are_gateless(s);
         if (!is_mixed && !up)
             continue;
-        if (is_mixed) {
+        if (is_mixed)
             args.shared_up = gates;
+        if (by_halves) {
             args.format = h.format;
             args.gate_w = h.w[0];
             args.gate_s = h.s[0];
@@ -209,7 +212,7 @@ static void run_up(const struct experts_tiles *t, struct exec *x, const struct e
         if (format_is_block(args.format))
             code_books_put(x, &args.gate_s, &args.gate_b);
         exec_dispatch(x, up ? &t->up : &t->gate, &args,
-                      div_up(is_mixed ? s->inner / 2 : s->inner, t->up_rows / 2), n_tiles, 1);
+                      div_up(by_halves ? s->inner / 2 : s->inner, t->up_rows / 2), n_tiles, 1);
     }
 }
 

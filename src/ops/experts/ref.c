@@ -147,9 +147,10 @@ static void widen_inputs(const struct experts_shape *s, const struct experts_cal
     double *shared = in->shared + (uint64_t)t * inner;
     const float *rows =
         host_floats(c->shared_in) + (uint64_t)t * c->shared_stride + s->n_experts + s->shared_gate;
+    const float *ups = experts_are_gateless(s) ? rows : rows + inner;
     for (uint32_t i = 0; i < inner; i++)
         shared[i] = c->shared_up ? (double)act_of(s, c, t, s->top_k)[i]
-                                 : gating_ref(s->shared_gating, (double)rows[i], (double)rows[inner + i]);
+                                 : gating_ref(s->shared_gating, (double)rows[i], (double)ups[i]);
 }
 
 /* Returns row r of a token's routed experts, weighted and added up. */

@@ -93,9 +93,10 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, ui
     const char *name = name_of(x, up->formats, "experts_decode_up", "experts_decode_up_extq4",
                                "experts_decode_up_extq4denorm");
     const struct experts_shape *s = &op->shape;
-    bool is_routed = is_in(s->up_format, up->formats) || pass != PASS_BOTH;
-    uint64_t rows = is_routed ? experts_act_floats(s, true) : s->shared_inner;
-    if (pass != PASS_BOTH)
+    bool is_one = pass == PASS_ONE, is_half = pass != PASS_BOTH && !is_one,
+         is_routed = is_in(s->up_format, up->formats) || is_half;
+    uint64_t rows = (is_routed ? experts_act_floats(s, true) : s->shared_inner) / (is_one ? 2 : 1);
+    if (is_half)
         rows = experts_act_floats(s, false) / 2;
     const struct gemv_shape shape = {
         (uint32_t)rows, s->hidden, 1, up->formats, 2, 0, s->top_k + (s->shared_inner > 0)};
@@ -283,7 +284,7 @@ static int open_with_q4(struct experts *op, struct exec *x, struct moeflux_err *
         s->shared_inner && !experts_are_mixed(s) ? set_with_q4(s->up_format, s->up_formats) : 0;
     op->gpu.down_with_q4.formats = set_with_q4(s->down_format, s->down_formats);
     if (op->gpu.up_with_q4.formats)
-        rc = open_up(op, x, &op->gpu.up_with_q4, PASS_BOTH, e);
+        rc = open_up(op, x, &op->gpu.up_with_q4, experts_are_gateless(s) ? PASS_ONE : PASS_BOTH, e);
     return rc < 0 || op->gpu.down_with_q4.formats == 0 ? rc : open_down_with_q4(op, x, e);
 }
 
@@ -321,13 +322,14 @@ static int open_parts(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
     uint64_t routed = experts_are_mixed(s) ? 0 : format_set(s->up_format);
+    uint32_t pass = experts_are_gateless(s) ? PASS_ONE : PASS_BOTH;
     uint64_t ups = routed | (s->shared_inner ? s->up_formats : 0), downs = s->down_formats;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && format_set_part(ups, i); i++) {
         if (i == EXPERTS_MAX_PARTS)
             return err_set(e, ERR_UNSUPPORTED, "experts: more than %d formats", EXPERTS_MAX_PARTS);
         op->gpu.up[i].formats = format_set_part(ups, i);
-        rc = open_up(op, x, &op->gpu.up[i], PASS_BOTH, e);
+        rc = open_up(op, x, &op->gpu.up[i], pass, e);
     }
     for (uint32_t i = 0; rc == 0 && format_set_part(downs, i); i++) {
         if (i == EXPERTS_MAX_PARTS)
@@ -369,13 +371,18 @@ int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *
 
 int experts_shared_vulkan_open(struct experts_shared *s, struct exec *x, struct moeflux_err *e)
 {
-    const struct experts_shared_up on_device = {.gate_w = s->gate.weight,
-                                                .gate_s = s->gate.scales,
-                                                .gate_b = s->gate.biases,
-                                                .up_w = s->up.weight,
-                                                .up_s = s->up.scales,
-                                                .up_b = s->up.biases,
-                                                .format = s->gate.format};
+    /* The same matrix twice: there is no gate, and the kernel takes its halves. */
+    bool is_one = s->gate.weight == s->up.weight;
+    uint32_t rows = is_one ? s->up.rows / 2 : s->up.rows;
+    const struct weights gate = weights_rows(&s->gate, 0, rows),
+                         up = weights_rows(&s->up, is_one ? rows : 0, rows);
+    const struct experts_shared_up on_device = {.gate_w = gate.weight,
+                                                .gate_s = gate.scales,
+                                                .gate_b = gate.biases,
+                                                .up_w = up.weight,
+                                                .up_s = up.scales,
+                                                .up_b = up.biases,
+                                                .format = gate.format};
     int rc = exec_buffer_new(x, &s->gpu, EXEC_DEVICE, sizeof on_device, e);
     return rc < 0 ? rc : exec_write(x, &s->gpu, 0, &on_device, sizeof on_device, e);
 }
@@ -394,11 +401,25 @@ static void run_up(const struct experts *op, struct exec *x, const struct expert
     uint32_t longest = up == op->gpu.passes || up == op->gpu.passes + 1 ? s->inner / 2 : s->inner;
     if (a->first_slot + n_slots > s->top_k)
         longest = (uint32_t)size_max(s->inner, s->shared_inner);
+    if (experts_are_gateless(s))
+        longest /= 2;
     const struct experts_up_kernels *k = call->n > 1 ? &up->several : &up->one;
     struct experts_decode_up_args args = *a;
     if (format_part_is_block(up->formats))
         code_books_put(x, &args.gate_s, &args.gate_b);
     exec_dispatch(x, chooses ? &k->choosing : &k->kernel, &args, div_up(longest, k->rows), n_slots, call->n);
+}
+
+/* Puts the halves of one matrix in the place of gate and up. */
+static void put_halves(const struct experts_halves *h, struct experts_decode_up_args *a)
+{
+    a->format = h->format;
+    a->gate_w = h->w[0];
+    a->gate_s = h->s[0];
+    a->gate_b = h->b[0];
+    a->up_w = h->w[1];
+    a->up_s = h->s[1];
+    a->up_b = h->b[1];
 }
 
 /* Computes the routed experts, whose gate and up have different formats. */
@@ -409,13 +430,7 @@ static void run_passes(const struct experts *op, struct exec *x, const struct ex
     for (uint32_t up = 0; up < 2; up++) {
         const struct experts_halves h = experts_halves(s, up);
         struct experts_decode_up_args args = *a;
-        args.format = h.format;
-        args.gate_w = h.w[0];
-        args.gate_s = h.s[0];
-        args.gate_b = h.b[0];
-        args.up_w = h.w[1];
-        args.up_s = h.s[1];
-        args.up_b = h.b[1];
+        put_halves(&h, &args);
         run_up(op, x, call, &op->gpu.passes[up], &args, s->top_k, chooses && !up);
     }
 }
@@ -432,6 +447,10 @@ static void run_all_up(const struct experts *op, struct exec *x, const struct ex
                             *routed = is_mixed ? NULL : up_for(op, s->up_format);
     /* A call that computes only some experts uses the same kernel for them, so that each row has the same
      * bits. */
+    if (experts_are_gateless(s)) {
+        const struct experts_halves h = experts_halves(s, true);
+        put_halves(&h, &a);
+    }
     if (op->gpu.up_with_q4.formats && !call->only_shared && shared_format == FORMAT_Q4)
         routed = shared = &op->gpu.up_with_q4;
     bool joins = has_shared && shared == routed;

@@ -36,7 +36,11 @@ enum { MAX_PATTERNS = 3 };
 #define NOT_HAN(set) "(?:(?!\\p{sc:Han})" set ")"
 #define LLAMA3       CONTRACTIONS "|" LETTERS "|\\p{N}{1,3}|" SIGNS "|" SPACES
 #define O200K        CAPITALS(UPPER, LOWER) " ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
-#define QWEN2        CONTRACTIONS "|" LETTERS "|\\p{N}|" SIGNS "|" SPACES
+/* Mistral's, which Nemotron-3 has: o200k's without contractions, and single digits. */
+#define TEKKEN                                                                                               \
+    "[^\\r\\n\\p{L}\\p{N}]?" UPPER "*" LOWER "+|[^\\r\\n\\p{L}\\p{N}]?" UPPER "+" LOWER                      \
+    "*|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|" SPACES
+#define QWEN2 CONTRACTIONS "|" LETTERS "|\\p{N}|" SIGNS "|" SPACES
 #define DEEPSEEK3                                                                                            \
     {                                                                                                        \
         "\\p{N}{1,3}", "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",                                         \
@@ -66,6 +70,8 @@ static const struct split {
     {"llama-bpe", false, true, {LLAMA3}},
     {"minimax-m2", true, false, {O200K}},
     {"gpt-4o", false, true, {O200K}},
+    {"tekken", false, true, {TEKKEN}},
+    {"pixtral", false, true, {TEKKEN}},
     {"bailingmoe", false, false, {BAILING}},
     {"bailingmoe2", false, false, {BAILING}},
     {"solar-open", false, false, {QWEN2}},

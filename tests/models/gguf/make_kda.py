@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes kimilinear.gguf, bailingmoe3.gguf, glm5next.gguf, minimaxm3.gguf, step35.gguf and mimo2.gguf: models of ../families by
-llama.cpp's own converter, whose vocabulary is left out; glm53f-two is written by ../families/make_glm53f.py first. Matrices become
-Q4_0, which holds their numbers exactly. See README.md.
+"""Writes kimilinear.gguf, bailingmoe3.gguf, glm5next.gguf, minimaxm3.gguf, step35.gguf, mimo2.gguf and nemotronh.gguf: models
+of ../families by llama.cpp's own converter, whose vocabulary is left out; glm53f-two is written by ../families/make_glm53f.py
+first. Matrices become Q4_0, which holds their numbers exactly. See README.md.
 
 usage: make_kda.py LLAMA_CPP OUT_DIR DIR_OF_GLM53F_TWO [NAME...]
 """
@@ -19,12 +19,14 @@ from conversion.glm import Glm5NextModel  # noqa: E402
 from conversion.kimi_linear import KimiLinearModel  # noqa: E402
 from conversion.mimo import MimoV2Model  # noqa: E402
 from conversion.minimax import MiniMaxM3Model  # noqa: E402
+from conversion.nemotron import NemotronHModel  # noqa: E402
 from conversion.step3 import Step35Model  # noqa: E402
 
 FAMILIES = Path(__file__).parent.parent / "families"
 MODELS = {"kimilinear": (KimiLinearModel, FAMILIES / "kimilin-plain"), "bailingmoe3": (BailingMoeV3Model, FAMILIES / "ling-flash"),
           "glm5next": (Glm5NextModel, Path(sys.argv[3])), "minimaxm3": (MiniMaxM3Model, FAMILIES / "m3-plain"),
-          "step35": (Step35Model, FAMILIES / "step-plain"), "mimo2": (MimoV2Model, FAMILIES / "mimo-plain")}
+          "step35": (Step35Model, FAMILIES / "step-plain"), "mimo2": (MimoV2Model, FAMILIES / "mimo-plain"),
+          "nemotronh": (NemotronHModel, FAMILIES / "nemo-plain")}
 
 
 def no_vocabulary(self):
