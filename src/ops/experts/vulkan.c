@@ -312,6 +312,7 @@ static int open_down(struct experts *op, struct exec *x, struct experts_down *do
         return 0;
     if (spec[GEMV_STEPS] == 0)
         return open_long_down(op, x, e);
+    op->gpu.whole_down.formats = d.formats;
     op->gpu.whole_down.rows = down_rows_of(&c, spec);
     return gemv_kernel(x, &op->gpu.whole_down.kernel, "experts_decode_down", bytes, spec, DOWN_N_SPEC, e);
 }
