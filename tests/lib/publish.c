@@ -9,6 +9,7 @@
 #include "base/f16.h"
 #include "base/file.h"
 #include "base/format.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "check.h"
 #include "model/quant_config.h"
@@ -391,11 +392,10 @@ static void publish_tensor(struct publisher *p, const struct tensor *t)
 
 static json_t *read_config(const char *from)
 {
-    size_t n;
-    uint8_t *text = tmp_tree_read(tmp_tree_path(from, "config.json"), &n);
-    json_t *config = json_loadb((const char *)text, n, 0, NULL);
-    assert_non_null(config);
-    free(text);
+    enum { MOST_BYTES = 1 << 20 };
+    json_t *config;
+    struct moeflux_err e;
+    check_ok(json_read_file(tmp_tree_path(from, "config.json"), MOST_BYTES, JSON_MAX_SMALL, &config, &e), &e);
     return config;
 }
 
