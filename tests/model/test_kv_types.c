@@ -37,7 +37,7 @@ static struct model models[] = {
     {"latents", "tests/models/deepseek-odd/mlx", false, 4e-2f, 141, {3200, 1600, 880}},
     {"an indexer", "tests/models/families/qw4-plain", true, 1e-3f, 141, {528, 264, 168}},
     {"an indexer over latents", "tests/models/families/glm5-plain", true, 2e-2f, 141, {1216, 608, 392}},
-    {"compressed rows", "tests/models/families/v4-plain", true, 1e-2f, 141, {65, 32, 26}},
+    {"compressed rows", "tests/models/families/v4-plain", true, 2e-2f, 141, {65, 32, 26}},
 };
 enum { WINDOWS = 2, N_MODELS = sizeof models / sizeof *models };
 /* A number between two codes may become the other one in chunks of other sizes. */

@@ -13,13 +13,13 @@
 /* The kinds of layers: a letter of hybrid_override_pattern, and the names in layers_block_type, the second of
  * older files. */
 static const struct {
-    char letter;
     const char *name, *older;
     enum part_kind kind;
-} kinds[] = {{'M', "linear_attention", "mamba", PART_MAMBA},
-             {'*', "full_attention", "attention", PART_ATTENTION},
-             {'E', "moe", "moe", PART_EXPERTS},
-             {'-', "mlp", "mlp", PART_DENSE}};
+    char letter;
+} kinds[] = {{"linear_attention", "mamba", PART_MAMBA, 'M'},
+             {"full_attention", "attention", PART_ATTENTION, '*'},
+             {"moe", "moe", PART_EXPERTS, 'E'},
+             {"mlp", "mlp", PART_DENSE, '-'}};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static void read_layers(struct config *c, struct json_view *v)
