@@ -138,6 +138,20 @@ VEC_INLINE void vec_store_n(float *p, struct vec v, uint32_t n)
     memcpy(p, lanes, n * sizeof *p);
 }
 
+/* Load and store the first n numbers, at most 8. */
+VEC_INLINE struct vec vec_load_some(const float *p, uint32_t n)
+{
+    return n >= VEC_LANES ? vec_load(p) : vec_load_n(p, n);
+}
+
+VEC_INLINE void vec_store_some(float *p, struct vec v, uint32_t n)
+{
+    if (n >= VEC_LANES)
+        vec_store(p, v);
+    else
+        vec_store_n(p, v, n);
+}
+
 VEC_INLINE struct vec vec_set1(float x)
 {
 #if defined(VEC_AVX)

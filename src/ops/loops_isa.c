@@ -19,25 +19,11 @@ extern const struct loops VEC_NAME(loops);
 
 enum { SUMS = 4 };
 
-/* Loads up to 8 numbers; missing ones count as 0. */
-VEC_INLINE struct vec load_some(const float *p, uint32_t n)
-{
-    return n >= VEC_LANES ? vec_load(p) : vec_load_n(p, n);
-}
-
-VEC_INLINE void store_some(float *p, struct vec v, uint32_t n)
-{
-    if (n >= VEC_LANES)
-        vec_store(p, v);
-    else
-        vec_store_n(p, v, n);
-}
-
 static float sum_of_squares(const float *x, uint32_t n)
 {
     struct vec acc[SUMS] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()};
     for (uint32_t c = 0; c < n; c += VEC_LANES) {
-        struct vec v = load_some(x + c, n - c);
+        struct vec v = vec_load_some(x + c, n - c);
         struct vec *to = &acc[c / VEC_LANES % SUMS];
         *to = vec_fma(v, v, *to);
     }
@@ -52,8 +38,8 @@ static void norm_loop(const float *x, const float *norm, uint32_t n, float eps, 
     }
     struct vec by = vec_set1(1 / sqrtf(sum_of_squares(x, n) / (float)n + eps));
     for (uint32_t c = 0; c < n; c += VEC_LANES) {
-        struct vec v = vec_mul(load_some(x + c, n - c), by);
-        store_some(out + c, vec_mul(v, load_some(norm + c, n - c)), n - c);
+        struct vec v = vec_mul(vec_load_some(x + c, n - c), by);
+        vec_store_some(out + c, vec_mul(v, vec_load_some(norm + c, n - c)), n - c);
     }
 }
 
@@ -61,13 +47,14 @@ static void unit_loop(const float *x, uint32_t n, float eps, float *out)
 {
     struct vec by = vec_set1(1 / sqrtf(sum_of_squares(x, n) / (float)n + eps));
     for (uint32_t c = 0; c < n; c += VEC_LANES)
-        store_some(out + c, vec_mul(load_some(x + c, n - c), by), n - c);
+        vec_store_some(out + c, vec_mul(vec_load_some(x + c, n - c), by), n - c);
 }
 
 static void swiglu_loop(const float *gate, const float *up, uint32_t n, float *out)
 {
     for (uint32_t c = 0; c < n; c += VEC_LANES)
-        store_some(out + c, vec_mul(math_silu(load_some(gate + c, n - c)), load_some(up + c, n - c)), n - c);
+        vec_store_some(
+            out + c, vec_mul(math_silu(vec_load_some(gate + c, n - c)), vec_load_some(up + c, n - c)), n - c);
 }
 
 /* x (1 + tanh(h)) / 2 = x sigmoid(2 h), 2 h = 2 sqrt(2 / pi) (x + 0.044715 x^3) */
@@ -75,24 +62,26 @@ static void geglu_loop(const float *gate, const float *up, uint32_t n, float *ou
 {
     const struct vec by = vec_set1(1.59576912f), cubic = vec_set1(0.044715f);
     for (uint32_t c = 0; c < n; c += VEC_LANES) {
-        struct vec x = load_some(gate + c, n - c);
+        struct vec x = vec_load_some(gate + c, n - c);
         struct vec h = vec_mul(by, vec_fma(vec_mul(cubic, vec_mul(x, x)), x, x));
-        store_some(out + c, vec_mul(vec_mul(x, math_sigmoid(h)), load_some(up + c, n - c)), n - c);
+        vec_store_some(out + c, vec_mul(vec_mul(x, math_sigmoid(h)), vec_load_some(up + c, n - c)), n - c);
     }
 }
 
 static void reglu_loop(const float *gate, const float *up, uint32_t n, float *out)
 {
     for (uint32_t c = 0; c < n; c += VEC_LANES)
-        store_some(out + c,
-                   vec_mul(vec_max(load_some(gate + c, n - c), vec_zero()), load_some(up + c, n - c)), n - c);
+        vec_store_some(
+            out + c,
+            vec_mul(vec_max(vec_load_some(gate + c, n - c), vec_zero()), vec_load_some(up + c, n - c)),
+            n - c);
 }
 
 static void softcap_loop(float *x, uint32_t n, float cap)
 {
     struct vec most = vec_set1(cap);
     for (uint32_t c = 0; c < n; c += VEC_LANES)
-        store_some(x + c, vec_mul(most, math_tanh(vec_div(load_some(x + c, n - c), most))), n - c);
+        vec_store_some(x + c, vec_mul(most, math_tanh(vec_div(vec_load_some(x + c, n - c), most))), n - c);
 }
 
 static void swiglu_limited_loop(const float *gate, const float *up, uint32_t n, float alpha, float limit,
@@ -101,10 +90,10 @@ static void swiglu_limited_loop(const float *gate, const float *up, uint32_t n, 
     struct vec most = vec_set1(limit), least = vec_set1(-limit), one = vec_set1(1), by = vec_set1(alpha);
     for (uint32_t c = 0; c < n; c += VEC_LANES) {
         /* The order of the operands keeps a NaN a NaN. */
-        struct vec g = vec_min(most, load_some(gate + c, n - c));
-        struct vec u = vec_max(least, vec_min(most, load_some(up + c, n - c)));
+        struct vec g = vec_min(most, vec_load_some(gate + c, n - c));
+        struct vec u = vec_max(least, vec_min(most, vec_load_some(up + c, n - c)));
         g = vec_mul(g, math_sigmoid(vec_mul(by, g)));
-        store_some(out + c, vec_mul(g, vec_add(u, one)), n - c);
+        vec_store_some(out + c, vec_mul(g, vec_add(u, one)), n - c);
     }
 }
 
@@ -114,34 +103,36 @@ static void swiglu_clamped_loop(const float *gate, const float *up, uint32_t n, 
     struct vec highest = vec_set1(top), most = vec_set1(clamp), least = vec_set1(-clamp);
     for (uint32_t c = 0; c < n; c += VEC_LANES) {
         /* The order of the operands keeps a NaN a NaN. */
-        struct vec g = vec_min(most, math_silu(vec_min(highest, load_some(gate + c, n - c))));
-        struct vec u = vec_max(least, vec_min(most, load_some(up + c, n - c)));
-        store_some(out + c, vec_mul(g, u), n - c);
+        struct vec g = vec_min(most, math_silu(vec_min(highest, vec_load_some(gate + c, n - c))));
+        struct vec u = vec_max(least, vec_min(most, vec_load_some(up + c, n - c)));
+        vec_store_some(out + c, vec_mul(g, u), n - c);
     }
 }
 
 static void root_softplus_loop(const float *x, uint32_t n, float *out)
 {
     for (uint32_t c = 0; c < n; c += VEC_LANES)
-        store_some(out + c, vec_sqrt(math_softplus(load_some(x + c, n - c))), n - c);
+        vec_store_some(out + c, vec_sqrt(math_softplus(vec_load_some(x + c, n - c))), n - c);
 }
 
 static void sigmoid_loop(const float *x, uint32_t n, float *out)
 {
     for (uint32_t c = 0; c < n; c += VEC_LANES)
-        store_some(out + c, math_sigmoid(load_some(x + c, n - c)), n - c);
+        vec_store_some(out + c, math_sigmoid(vec_load_some(x + c, n - c)), n - c);
 }
 
 static void exp_below_loop(const float *x, uint32_t n, float top, float *out)
 {
     for (uint32_t c = 0; c < n; c += VEC_LANES)
-        store_some(out + c, math_exp(vec_sub(load_some(x + c, n - c), vec_set1(top))), n - c);
+        vec_store_some(out + c, math_exp(vec_sub(vec_load_some(x + c, n - c), vec_set1(top))), n - c);
 }
 
 static void add_scaled_loop(float *sum, const float *x, float by, uint32_t n)
 {
     for (uint32_t c = 0; c < n; c += VEC_LANES)
-        store_some(sum + c, vec_fma(vec_set1(by), load_some(x + c, n - c), load_some(sum + c, n - c)), n - c);
+        vec_store_some(sum + c,
+                       vec_fma(vec_set1(by), vec_load_some(x + c, n - c), vec_load_some(sum + c, n - c)),
+                       n - c);
 }
 
 static void store_f16_loop(const float *x, uint32_t n, void *out)
@@ -200,14 +191,14 @@ static void add_rows_loop(float *y, const float *x, const float *rows, uint32_t 
     enum { VECS = LOOPS_COLS / VEC_LANES };
     struct vec acc[VECS];
     for (uint32_t i = 0, c = 0; i < VECS; i++, c += VEC_LANES)
-        acc[i] = first || c >= n ? vec_zero() : load_some(y + c, n - c);
+        acc[i] = first || c >= n ? vec_zero() : vec_load_some(y + c, n - c);
     for (uint32_t r = 0; r < n_rows; r++, rows += LOOPS_COLS) {
         struct vec by = vec_set1(x[r]);
         for (uint32_t i = 0, c = 0; i < VECS; i++, c += VEC_LANES)
             acc[i] = vec_fma(vec_load(rows + c), by, acc[i]);
     }
     for (uint32_t i = 0, c = 0; c < n; i++, c += VEC_LANES)
-        store_some(y + c, acc[i], n - c);
+        vec_store_some(y + c, acc[i], n - c);
 }
 
 static void turn_loop(float *x, const float *angles, uint32_t n, uint32_t apart)

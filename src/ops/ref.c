@@ -61,6 +61,11 @@ double ref_sigmoid(double x)
     return x >= 0 ? 1 / (1 + e) : e / (1 + e);
 }
 
+double ref_softplus(double x)
+{
+    return fmax(x, 0) + log1p(exp(-fabs(x)));
+}
+
 double ref_silu(double x)
 {
     return x * ref_sigmoid(x);

@@ -17,6 +17,8 @@ void ref_norm(const float *x, const float *norm, uint32_t n, double eps, double 
 /* out[c] = x[c] / sqrt(mean(x^2) + eps); out may be x. */
 void ref_unit(const double *x, uint32_t n, double eps, double *out);
 double ref_sigmoid(double x);
+/* Returns log(1 + exp(x)). */
+double ref_softplus(double x);
 double ref_silu(double x);
 /* Returns GELU in its approximation by tanh. */
 double ref_gelu(double x);

@@ -121,6 +121,7 @@ static const struct refusal {
     {PLAIN, "n_shared_experts", "2", ERR_FORMAT, "n_shared_experts"},
     {PLAIN, "moe_shared_expert_intermediate_size", "100", ERR_FORMAT, "moe_shared_expert_intermediate_size"},
     {PLAIN, "time_step_limit", "[2, 1]", ERR_FORMAT, "time_step_limit"},
+    {PLAIN, "time_step_limit", "[0.5]", ERR_FORMAT, "time_step_limit has 1 entries, expected 2"},
     {PLAIN, "time_step_limit", "[\"x\", 1]", ERR_FORMAT, "time_step_limit[0]"},
     {ODD, "layers_block_type", "[\"moe\", \"conv\", \"mlp\", \"attention\"]", ERR_UNSUPPORTED,
      "layers_block_type[1]"},

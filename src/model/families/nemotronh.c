@@ -68,6 +68,9 @@ static void read_mamba(struct json_view *v, struct mamba_config *m)
     m->conv_biased = json_view_bool_or(v, "use_conv_bias", true);
     config_check_multiple(v, "mamba_num_heads", m->n_heads, v->rc == 0 ? m->n_groups : 1);
     const json_t *limits = json_view_array(v, "time_step_limit");
+    if (v->rc == 0 && limits && json_array_size(limits) != 2)
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: time_step_limit has %zu entries, expected 2", v->where,
+                        json_array_size(limits));
     m->low = bound_of(v, limits, 0, 0);
     m->high = bound_of(v, limits, 1, INFINITY);
     if (v->rc == 0 && !(m->low >= 0 && m->low < m->high))

@@ -13,19 +13,6 @@ void VEC_NAME(delta_walk)(const struct delta_head *h);
 /* Rows of the state that share the loads of keys and queries. */
 enum { ROWS = 8 };
 
-VEC_INLINE struct vec load_some(const float *p, uint32_t n)
-{
-    return n >= VEC_LANES ? vec_load(p) : vec_load_n(p, n);
-}
-
-VEC_INLINE void store_some(float *p, struct vec v, uint32_t n)
-{
-    if (n >= VEC_LANES)
-        vec_store(p, v);
-    else
-        vec_store_n(p, v, n);
-}
-
 /* ---- what does not depend on the state ---- */
 
 static void prepare_token(const struct delta_unit *u, uint32_t t)
@@ -35,8 +22,8 @@ static void prepare_token(const struct delta_unit *u, uint32_t t)
     for (uint32_t c = 0; c < u->dim; c += VEC_LANES) {
         struct vec y = vec_zero();
         for (uint32_t j = 0; j < u->taps; j++)
-            y = vec_fma(load_some(u->rows[t + j] + c, u->dim - c),
-                        load_some(u->turned + (uint64_t)j * u->dim + c, u->dim - c), y);
+            y = vec_fma(vec_load_some(u->rows[t + j] + c, u->dim - c),
+                        vec_load_some(u->turned + (uint64_t)j * u->dim + c, u->dim - c), y);
         y = math_silu(y);
         squares = vec_fma(y, y, squares);
         vec_store(out + c, y);
@@ -61,10 +48,10 @@ void VEC_NAME(delta_gates)(const struct delta_gate *g)
 {
     for (uint32_t i = 0; i < g->n; i += VEC_LANES) {
         uint32_t n = g->n - i;
-        struct vec step = math_softplus(vec_add(load_some(g->a + i, n), load_some(g->bias + i, n)));
-        struct vec rate = math_exp(load_some(g->a_log + i, n));
-        store_some(g->decay + i, math_exp(vec_neg(vec_mul(rate, step))), n);
-        store_some(g->beta + i, math_sigmoid(load_some(g->b + i, n)), n);
+        struct vec step = math_softplus(vec_add(vec_load_some(g->a + i, n), vec_load_some(g->bias + i, n)));
+        struct vec rate = math_exp(vec_load_some(g->a_log + i, n));
+        vec_store_some(g->decay + i, math_exp(vec_neg(vec_mul(rate, step))), n);
+        vec_store_some(g->beta + i, math_sigmoid(vec_load_some(g->b + i, n)), n);
     }
 }
 
@@ -73,11 +60,11 @@ void VEC_NAME(delta_channels)(const struct delta_channels *c)
     struct vec rate = math_exp(vec_set1(c->a_log)), lower = vec_set1(c->lower);
     for (uint32_t i = 0; i < c->n; i += VEC_LANES) {
         uint32_t n = c->n - i;
-        struct vec x = vec_add(load_some(c->a + i, n), load_some(c->bias + i, n));
+        struct vec x = vec_add(vec_load_some(c->a + i, n), vec_load_some(c->bias + i, n));
         struct vec log = c->lower < 0 ? vec_mul(lower, math_sigmoid(vec_mul(rate, x)))
                                       : vec_neg(vec_mul(rate, math_softplus(x)));
         vec_store(c->decay + i, vec_zero());
-        store_some(c->decay + i, math_exp(log), n);
+        vec_store_some(c->decay + i, math_exp(log), n);
     }
 }
 
@@ -104,7 +91,7 @@ VEC_INLINE void read_columns(const float *state, uint64_t stride, struct columns
         key = vec_mul(key, vec_load(at.decay));
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++)
-        acc[i] = vec_fma(load_some(state + (uint64_t)i * stride, left), key, acc[i]);
+        acc[i] = vec_fma(vec_load_some(state + (uint64_t)i * stride, left), key, acc[i]);
 }
 
 /* state = decay state + update k, acc[i] += state q */
@@ -115,9 +102,9 @@ VEC_INLINE void write_columns(float *state, uint64_t stride, struct columns at, 
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++) {
         float *to = state + (uint64_t)i * stride;
-        struct vec next = vec_fma(update[i], key, vec_mul(decay, load_some(to, left)));
+        struct vec next = vec_fma(update[i], key, vec_mul(decay, vec_load_some(to, left)));
         acc[i] = vec_fma(next, query, acc[i]);
-        store_some(to, next, left);
+        vec_store_some(to, next, left);
     }
 }
 
@@ -158,15 +145,15 @@ static void gated_norm(const struct delta_head *h, uint32_t t)
     const float *z = h->z + t * h->z_stride;
     struct vec squares = vec_zero();
     for (uint32_t c = 0; c < h->v_dim; c += VEC_LANES) {
-        struct vec o = load_some(out + c, h->v_dim - c);
+        struct vec o = vec_load_some(out + c, h->v_dim - c);
         squares = vec_fma(o, o, squares);
     }
     struct vec by = vec_set1(1 / sqrtf(vec_sum(squares) / (float)h->v_dim + h->eps));
     for (uint32_t c = 0; c < h->v_dim; c += VEC_LANES) {
         uint32_t n = h->v_dim - c;
-        struct vec o = vec_mul(vec_mul(load_some(out + c, n), by), load_some(h->norm + c, n));
-        struct vec gate = load_some(z + c, n);
-        store_some(out + c, vec_mul(o, h->sigmoid ? math_sigmoid(gate) : math_silu(gate)), n);
+        struct vec o = vec_mul(vec_mul(vec_load_some(out + c, n), by), vec_load_some(h->norm + c, n));
+        struct vec gate = vec_load_some(z + c, n);
+        vec_store_some(out + c, vec_mul(o, h->sigmoid ? math_sigmoid(gate) : math_silu(gate)), n);
     }
 }
 

@@ -34,11 +34,6 @@ static double conv(const struct work *a, uint32_t t, uint32_t channel)
     return ref_silu(y);
 }
 
-static double softplus(double x)
-{
-    return fmax(x, 0) + log1p(exp(-fabs(x)));
-}
-
 /* Sets v to the conv outputs of n channels from `first` on, divided by their length and by `divisor`. */
 static void unit_vector(const struct work *a, uint32_t t, uint32_t first, uint32_t n, double divisor,
                         double *v)
@@ -61,7 +56,7 @@ static void ref_decays(const struct work *a, uint32_t t, uint32_t head, double *
     for (uint32_t c = 0; c < dk; c++) {
         uint32_t at = a->s->by_channel ? head * dk + c : head;
         double x = (double)from[at] + (double)host_floats(a->c->dt_bias)[at];
-        decay[c] = exp(lower < 0 ? lower * ref_sigmoid(rate * x) : -rate * softplus(x));
+        decay[c] = exp(lower < 0 ? lower * ref_sigmoid(rate * x) : -rate * ref_softplus(x));
     }
 }
 

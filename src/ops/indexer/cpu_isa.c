@@ -8,11 +8,6 @@ enum { HEADS = 4 };
 
 void VEC_NAME(indexer_scores)(const struct indexer_tile *t);
 
-VEC_INLINE struct vec load_some(const float *p, uint32_t n)
-{
-    return n >= VEC_LANES ? vec_load(p) : vec_load_n(p, n);
-}
-
 /* Multiplies a row with n of the queries at q, which share its loads. */
 VEC_INLINE void dots(const float *q, const float *row, uint32_t dim, int n, float *out)
 {
@@ -22,16 +17,16 @@ VEC_INLINE void dots(const float *q, const float *row, uint32_t dim, int n, floa
         acc[h][0] = acc[h][1] = vec_zero();
     for (uint32_t c = 0; c < dim; c += 2 * VEC_LANES) {
         uint32_t odd = c + VEC_LANES;
-        struct vec even_row = load_some(row + c, dim - c);
+        struct vec even_row = vec_load_some(row + c, dim - c);
 #pragma GCC unroll 4
         for (int h = 0; h < n; h++)
-            acc[h][0] = vec_fma(load_some(q + (uint64_t)h * dim + c, dim - c), even_row, acc[h][0]);
+            acc[h][0] = vec_fma(vec_load_some(q + (uint64_t)h * dim + c, dim - c), even_row, acc[h][0]);
         if (odd >= dim)
             break;
-        struct vec odd_row = load_some(row + odd, dim - odd);
+        struct vec odd_row = vec_load_some(row + odd, dim - odd);
 #pragma GCC unroll 4
         for (int h = 0; h < n; h++)
-            acc[h][1] = vec_fma(load_some(q + (uint64_t)h * dim + odd, dim - odd), odd_row, acc[h][1]);
+            acc[h][1] = vec_fma(vec_load_some(q + (uint64_t)h * dim + odd, dim - odd), odd_row, acc[h][1]);
     }
 #pragma GCC unroll 4
     for (int h = 0; h < n; h++)

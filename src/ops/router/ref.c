@@ -87,7 +87,7 @@ static void ref_scores(const struct router_shape *shape, const float *bias, cons
 {
     for (uint32_t i = 0; i < shape->n_experts; i++) {
         double x = (double)logits[i];
-        s[i] = (float)(shape->softplus ? sqrt(fmax(x, 0) + log1p(exp(-fabs(x)))) : ref_sigmoid(x));
+        s[i] = (float)(shape->softplus ? sqrt(ref_softplus(x)) : ref_sigmoid(x));
         t[i] = bias ? s[i] + bias[i] : s[i];
     }
 }

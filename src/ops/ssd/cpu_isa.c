@@ -12,19 +12,6 @@ void VEC_NAME(ssd_walk)(const struct ssd_head *h);
 /* Rows of the state that share the loads of B and C. */
 enum { ROWS = 8 };
 
-VEC_INLINE struct vec load_some(const float *p, uint32_t n)
-{
-    return n >= VEC_LANES ? vec_load(p) : vec_load_n(p, n);
-}
-
-VEC_INLINE void store_some(float *p, struct vec v, uint32_t n)
-{
-    if (n >= VEC_LANES)
-        vec_store(p, v);
-    else
-        vec_store_n(p, v, n);
-}
-
 /* ---- what does not depend on the state ---- */
 
 static void prepare_token(const struct ssd_unit *u, uint32_t t)
@@ -32,11 +19,11 @@ static void prepare_token(const struct ssd_unit *u, uint32_t t)
     float *out = u->out + t * u->out_stride;
     for (uint32_t c = 0; c < u->dim; c += VEC_LANES) {
         uint32_t n = u->dim - c;
-        struct vec y = u->bias ? load_some(u->bias + c, n) : vec_zero();
+        struct vec y = u->bias ? vec_load_some(u->bias + c, n) : vec_zero();
         for (uint32_t j = 0; j < u->taps; j++)
-            y = vec_fma(load_some(u->rows[t + j] + c, n), load_some(u->turned + (uint64_t)j * u->dim + c, n),
-                        y);
-        store_some(out + c, math_silu(y), n);
+            y = vec_fma(vec_load_some(u->rows[t + j] + c, n),
+                        vec_load_some(u->turned + (uint64_t)j * u->dim + c, n), y);
+        vec_store_some(out + c, math_silu(y), n);
     }
 }
 
@@ -53,11 +40,11 @@ void VEC_NAME(ssd_times)(const struct ssd_steps *s)
 {
     for (uint32_t i = 0; i < s->n; i += VEC_LANES) {
         uint32_t n = s->n - i;
-        struct vec dt = math_softplus(vec_add(load_some(s->dt + i, n), load_some(s->bias + i, n)));
+        struct vec dt = math_softplus(vec_add(vec_load_some(s->dt + i, n), vec_load_some(s->bias + i, n)));
         dt = vec_min(vec_max(dt, vec_set1(s->low)), vec_set1(s->high));
-        struct vec rate = math_exp(load_some(s->a_log + i, n));
-        store_some(s->out_dt + i, dt, n);
-        store_some(s->decay + i, math_exp(vec_neg(vec_mul(rate, dt))), n);
+        struct vec rate = math_exp(vec_load_some(s->a_log + i, n));
+        vec_store_some(s->out_dt + i, dt, n);
+        vec_store_some(s->decay + i, math_exp(vec_neg(vec_mul(rate, dt))), n);
     }
 }
 
@@ -74,13 +61,13 @@ struct rows {
 VEC_INLINE void step_columns(float *state, uint64_t stride, const float *b, const float *c, uint32_t left,
                              int n, struct rows *r)
 {
-    struct vec in = load_some(b, left), out = load_some(c, left);
+    struct vec in = vec_load_some(b, left), out = vec_load_some(c, left);
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++) {
         float *to = state + (uint64_t)i * stride;
-        struct vec next = vec_fma(r->update[i], in, vec_mul(r->decay, load_some(to, left)));
+        struct vec next = vec_fma(r->update[i], in, vec_mul(r->decay, vec_load_some(to, left)));
         r->sum[i] = vec_fma(next, out, r->sum[i]);
-        store_some(to, next, left);
+        vec_store_some(to, next, left);
     }
 }
 
@@ -113,8 +100,8 @@ static void gate(const struct ssd_head *h, uint32_t t)
     const float *x = h->x + t * h->stride, *z = h->z + t * h->z_stride;
     for (uint32_t i = 0; i < h->head_dim; i += VEC_LANES) {
         uint32_t n = h->head_dim - i;
-        struct vec o = vec_fma(vec_set1(h->d), load_some(x + i, n), load_some(out + i, n));
-        store_some(out + i, vec_mul(o, math_silu(load_some(z + i, n))), n);
+        struct vec o = vec_fma(vec_set1(h->d), vec_load_some(x + i, n), vec_load_some(out + i, n));
+        vec_store_some(out + i, vec_mul(o, math_silu(vec_load_some(z + i, n))), n);
     }
 }
 

@@ -28,18 +28,13 @@ static double conv(const struct work *a, uint32_t t, uint32_t channel)
     return ref_silu(y);
 }
 
-static double softplus(double x)
-{
-    return fmax(x, 0) + log1p(exp(-fabs(x)));
-}
-
 /* Computes one token of one head. in, out: scratch [state_dim], B and C. */
 static void ref_step(const struct work *a, uint32_t t, uint32_t head, double *in, double *out)
 {
     const struct ssd_shape *s = a->s;
     uint32_t group = head / (s->n_heads / s->n_groups), inner = s->n_heads * s->head_dim, n = s->state_dim;
     const float *row = host_floats(a->c->proj) + (uint64_t)t * a->c->stride;
-    double dt = softplus((double)row[a->c->dt_at + head] + (double)host_floats(a->c->dt_bias)[head]);
+    double dt = ref_softplus((double)row[a->c->dt_at + head] + (double)host_floats(a->c->dt_bias)[head]);
     dt = fmin(fmax(dt, (double)s->low), (double)s->high);
     double decay = exp(-exp((double)host_floats(a->c->a_log)[head]) * dt);
     for (uint32_t c = 0; c < n; c++) {
