@@ -105,7 +105,7 @@ VEC_INLINE struct block_codes unit_codes(const struct unit *u, uint32_t i, int t
     }
     return block_codes_of(first, second);
 #else
-    struct block_codes c;
+    struct block_codes c = {0};
     (void)type;
     for (uint32_t k = 0; k < 2; k++, codes += CPU_BLOCK)
         for (uint32_t l = 0; l < VEC_LANES; l++) {

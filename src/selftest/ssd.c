@@ -51,7 +51,7 @@ static void lay_out(struct kernel_test *l, const struct ssd_shape *c, enum kind 
     b->state = kt_floats(l, b->states, -1, 1);
     /* Even numbers of tokens update the state in place. */
     b->state_out = n % 2 ? kt_bytes(l, NULL, 4 * b->states) : b->state;
-    b->out = kt_bytes(l, NULL, 4 * n * b->inner);
+    b->out = kt_bytes(l, NULL, 4 * (uint64_t)n * b->inner);
     b->scratch = kt_bytes(l, NULL, 4 * ssd_scratch(c, &caps, n));
 }
 
@@ -165,7 +165,7 @@ static void chain_case(struct kernel_test *l, const struct ssd_shape *c, uint32_
         for (uint32_t i = 0; i < n; i++) {
             calls[i] = call_of(&b, s, 1);
             calls[i].proj += 4 * (uint64_t)i * b.stride;
-            calls[i].dst += 4 * i * b.inner;
+            calls[i].dst += 4 * (uint64_t)i * b.inner;
             calls[i].window_in = i > 0 ? calls[i - 1].window_out : calls[i].window_in;
             calls[i].state = i > 0 ? calls[i - 1].state_out : calls[i].state;
             calls[i].window_out = windows[i]->on[s].address;
