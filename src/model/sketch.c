@@ -276,8 +276,10 @@ static int add_layer(struct sketching *s, uint32_t layer, struct moeflux_err *e)
     const struct config *c = &m->config;
     struct expert_formats f;
     int rc = choose_projection(s, layer, "up_proj", c->hidden, &f.up, e);
+    if (rc < 0)
+        return rc;
     f.gate = f.up;
-    if (rc == 0 && !c->gateless)
+    if (!c->gateless)
         rc = choose_projection(s, layer, "gate_proj", c->hidden, &f.gate, e);
     if (rc == 0)
         rc = choose_projection(s, layer, "down_proj", c->moe_inner, &f.down, e);

@@ -74,7 +74,8 @@ static const struct {
     {"qwen3-odd/mlx", 1, false, PUBLISH_FOR_ROWS, "BF16"},
     {"families/glmlite-odd", 1, false, PUBLISH_FOR_ALL, NULL},
     {"families/m3-odd", 128, false, PUBLISH_FOR_BLOCKS, NULL},
-    {"families/step-plain", 128, false, PUBLISH_FOR_BLOCKS, NULL}, /* experts are stacks of float32 */
+    {"families/step-plain", 128, false, PUBLISH_FOR_BLOCKS, NULL}, /* experts are stacks */
+    {"families/step-plain", 32, false, PUBLISH_FOR_BLOCKS, "BF16"},
     {"families/mimo-plain", 128, false, PUBLISH_FOR_BLOCKS, NULL},
 };
 
