@@ -11,7 +11,7 @@
 #include "model/family.h"
 #include "model/tensor.h"
 
-static const char FC[] = "model.mtp.fc.";
+#define FC "model.mtp.fc."
 
 /* Names of the layer's tensors: how they begin in files, in canonical form. NULL: a copy of a tensor of the
  * model, left out. */
@@ -20,8 +20,11 @@ struct renaming {
 };
 
 /* The names of a form, after what all of them begin with; the first one that fits counts. */
-static const struct renaming mtp[] = {
-    {"layers.0.", "model.layers.0."}, {"norm.", "model.norm."}, {"", "model.mtp."}, {NULL}};
+static const struct renaming mtp[] = {{"layers.0.", "model.layers.0."},
+                                      {"norm.", "model.norm."},
+                                      {"hyper_connection_mixer.", "model.hyper_connection_mixer."},
+                                      {"", "model.mtp."},
+                                      {NULL}};
 static const struct renaming nextn[] = {{"eh_proj.", "model.mtp.fc."},
                                         {"enorm.", "model.mtp.pre_fc_norm_embedding."},
                                         {"hnorm.", "model.mtp.pre_fc_norm_hidden."},
@@ -98,17 +101,25 @@ static const struct renaming *find_renaming(const struct renaming *r, const char
 
 uint32_t drafter_part(const struct config *c, const char *source)
 {
-    static const char *const parts[] = {"model.mtp.fc.", "model.mtp.pre_fc_norm_embedding.",
-                                        "model.mtp.pre_fc_norm_hidden.", "model.norm."};
+    static const struct {
+        const char *start;
+        uint32_t bits;
+    } parts[] = {{FC, 3},
+                 {DRAFTER_EMBEDDING_FC ".", 1},
+                 {DRAFTER_HIDDEN_FC ".", 2},
+                 {"model.mtp.pre_fc_norm_embedding.", 4},
+                 {"model.mtp.pre_fc_norm_hidden.", 8},
+                 {"model.norm.", 16},
+                 {"model.hyper_connection_mixer.", 16}};
     char ours[64] = "";
     const char *rest = NULL, *own = in_layer(c, bare(source));
     const struct renaming *r = own ? find_renaming(forms[c->family->drafter].names, own, &rest) : NULL;
     uint32_t i = 0, n = sizeof parts / sizeof *parts;
     if (r && r->ours)
         snprintf(ours, sizeof ours, "%s%.40s", r->ours, rest);
-    while (i < n && !after(ours, parts[i]))
+    while (i < n && !after(ours, parts[i].start))
         i++;
-    return i < n ? 1u << i : 0;
+    return i < n ? parts[i].bits : 0;
 }
 
 bool drafter_takes(const struct config *c, const char *source)
