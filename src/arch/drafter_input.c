@@ -75,7 +75,7 @@ void drafter_input_add(const struct drafter_input *d, struct exec *x, const stru
 {
     const struct streams_config *s = &d->config->streams;
     struct linear_call product = product_of(d, c, s->n ? s->n : 1);
-    bool has_one_norm = s->n == 0 || s->rank > 0;
+    bool has_one_norm = s->rank > 0 || drafter_has_last_norm(d->config);
     struct normed_add_call norm = {.y = c->fed, .dst = d->hidden.address, .n = c->n};
     norm.norm = s->n ? d->hidden_norm : c->fed_is_own ? own_norm : d->last_norm;
     if (has_one_norm)

@@ -1,5 +1,5 @@
 /* drafter.h - a checkpoint's layer of multi-token prediction, described as a model of one layer: its drafter.
- * Its parts are those of the model's last layer that has experts and attention of its own.
+ * Its parts are those of config.drafter.
  *
  * The layer's row of position p is made of the embedding of token p + 1 and of the model's hidden state after
  * token p:
@@ -29,13 +29,15 @@ struct tensor_list;
 #define DRAFTER_EMBEDDING_FC   "model.mtp.fc_embedding"
 #define DRAFTER_HIDDEN_FC      "model.mtp.fc_hidden"
 
+/* Returns whether the family's layer is supported. */
+bool drafter_is_known(const struct family *f);
 /* Makes the description of a model that of its drafter. where: the file that errors name. ERR_UNSUPPORTED: a
- * family whose layer is not supported. */
+ * family whose layer is not published or not supported. */
 int drafter_config(struct config *c, const char *where, struct moeflux_err *e);
 /* Return whether a drafter has last_norm, and the numbers of a token that pre_fc_norm_hidden is for. */
 static inline bool drafter_has_last_norm(const struct config *c)
 {
-    return c->streams.n == 0;
+    return c->streams.n == 0 && !c->drafts_raw;
 }
 
 static inline uint32_t drafter_norm_width(const struct config *c)

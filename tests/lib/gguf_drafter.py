@@ -1,5 +1,6 @@
 """Adds a layer of multi-token prediction to a GGUF file, or replaces what it has of one: the tensors of its last
-layer with attention once more, and a join that halves the embedding and the hidden state.
+layer with attention once more, and a join that halves the embedding and the hidden state. With several residual
+streams it also has the model's last mix once more.
 usage: gguf_drafter.py SOURCE RESULT"""
 import struct, sys
 
@@ -68,8 +69,11 @@ def main():
     rows = b''.join(struct.pack(f'<{2 * hidden}f', *(0.5 if c % hidden == i else 0 for c in range(2 * hidden)))
                     for i in range(hidden))
     bodies.append((new + 'nextn.eh_proj.weight', (2 * hidden, hidden), F32, rows))
-    for name in 'enorm', 'hnorm', 'shared_head_norm':
-        bodies.append((f'{new}nextn.{name}.weight', (hidden,), F32, struct.pack(f'<{hidden}f', *[1] * hidden)))
+    mix = [(new + 'nextn.hc_head_' + b[0][len('output_hc_'):], *b[1:]) for b in bodies if b[0].startswith('output_hc_')]
+    width = next((b[1][0] for b in mix if b[0].endswith('norm.weight')), hidden)
+    bodies += mix
+    for name, n in ('enorm', hidden), ('hnorm', width), *([] if mix else [('shared_head_norm', hidden)]):
+        bodies.append((f'{new}nextn.{name}.weight', (n,), F32, struct.pack(f'<{n}f', *[1] * n)))
     head = data[:8] + struct.pack('<QQ', len(bodies), len(keys))
     head += b''.join(text(k) + struct.pack('<I', t) + v for k, t, v in keys)
     at = 0

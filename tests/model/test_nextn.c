@@ -38,8 +38,11 @@ static const struct source {
     const char *dir;
     uint32_t n_layers, like; /* layers of the model; the one that the new layer is a copy of */
     struct names names;
-    bool has_codes;     /* MLX's */
-    bool as_fp8;        /* BF16 matrices of layers become 8-bit floats */
+    bool has_codes;   /* MLX's */
+    bool is_raw;      /* hidden states have no last norm */
+    bool is_mixed;    /* the attention is a copy of layer 0's, which the reference has in layer `like`, too */
+    bool is_less_one; /* norms are stored minus 1 */
+    bool as_fp8;      /* BF16 matrices of layers become 8-bit floats */
     const char *golden; /* NULL: compared with a model */
 } sources[] = {
     {"tests/models/sources/deepseek/mlx", 3, 2, AS_NEXTN(3, "shared_head.norm"), .has_codes = true},
@@ -62,12 +65,36 @@ static const struct source {
      {"mtp.", "mtp.layers.0.", "pre_fc_norm_embedding", "pre_fc_norm_hidden",
       .join_embedding = "fc_embedding", .join_hidden = "fc_hidden", .mix = "hyper_connection_mixer"},
      .golden = "tests/models/families/qw4-mtp.golden.safetensors"},
+    {"tests/models/families/mimo-odd",
+     2,
+     1,
+     {.start = "model.mtp.layers.0.",
+      .layer = "model.mtp.layers.0.",
+      .of_embedding = "enorm",
+      .of_hidden = "hnorm",
+      .own = "final_layernorm",
+      .join = "eh_proj"},
+     .is_mixed = true},
+    {"tests/models/families/step-plain", 3, 0, AS_NEXTN(3, "transformer.shared_head.norm"), .is_raw = true,
+     .is_less_one = true},
+    {"tests/models/families/glm53f-plain",
+     4,
+     3,
+     {"model.language_model.layers.4.", "model.language_model.layers.4.", "enorm", "hnorm",
+      "shared_head.norm", .join = "eh_proj"},
+     .golden = "tests/models/families/glm53f-mtp.golden.safetensors"},
+    {"tests/models/families/v4-odd",
+     3,
+     2,
+     {"mtp.0.", "mtp.0.", "enorm", "hnorm", "norm", .join_embedding = "e_proj", .join_hidden = "h_proj",
+      .mix = "hc_head"},
+     .golden = "tests/models/families/v4-mtp.golden.safetensors"},
 };
 
 /* What the new tensors are made of. */
 static struct {
     const struct source *source;
-    uint32_t hidden, width, vocab, rank;
+    uint32_t hidden, width, vocab, rank, n_streams;
     bool is_reference;
     float embedding[MOST_VOCAB * MOST_HIDDEN], join[2 * MOST_HIDDEN * MOST_HIDDEN];
     float last[MOST_HIDDEN], of_embedding[MOST_HIDDEN], of_hidden[MOST_HIDDEN], own[MOST_HIDDEN];
@@ -98,7 +125,8 @@ static void make_given(const struct source *s)
     check_ok(model_dir_open(&m, s->dir, &e), &e);
     given.source = s;
     given.hidden = m.config.hidden;
-    given.width = config_width(&m.config);
+    given.n_streams = s->names.mix ? m.config.streams.n : 1;
+    given.width = given.n_streams * given.hidden;
     given.rank = m.config.streams.rank;
     given.vocab = m.config.vocab_size;
     model_dir_close(&m);
@@ -114,7 +142,7 @@ static void make_given(const struct source *s)
     fill(given.own, h, 1, 0.5f);
     fill(given.states, N * width, 0, 3);
     fill(given.mix_norm, width, 1, 0.5f);
-    fill(given.mix_down, given.rank * width, 0, 0.1f);
+    fill(given.mix_down, (given.rank ? given.rank : given.n_streams) * width, 0, 0.1f);
     fill(given.mix_up, given.rank * width, 0, 0.5f);
     for (int i = 0; i < ROWS; i++)
         given.ids[i] = (int32_t)((uint32_t)(i * 37 + 5) % given.vocab);
@@ -166,6 +194,12 @@ static void add_half(struct st_writer *w, const char *name, uint32_t first)
 static void add_mix(struct st_writer *w)
 {
     const char *mix = given.source->names.mix;
+    if (!given.rank) { /* the logits' scale and base are numbers of the norm */
+        add_vector(w, new_name(mix, "_scale"), given.mix_norm, 1);
+        add_vector(w, new_name(mix, "_base"), given.mix_norm + 1, given.n_streams);
+        add_matrix(w, new_name(mix, "_fn"), given.mix_down, given.n_streams, given.width);
+        return;
+    }
     add_vector(w, new_name(mix, ".hc_norm.weight"), given.mix_norm, given.width);
     add_matrix(w, new_name(mix, ".input_mix_weight_down.weight"), given.mix_down, given.rank, given.width);
     add_matrix(w, new_name(mix, ".input_mix_weight_up.weight"), given.mix_up, given.width, given.rank);
@@ -224,49 +258,74 @@ static void add_tensor(struct st_writer *w, const char *name, const struct tenso
 static void add_layer_tensor(struct st_writer *w, const struct tensor *t, const uint8_t *bytes,
                              uint32_t layer, const char *rest)
 {
+    static const char norm[] = "post_attention_layernorm.weight";
     char name[160];
-    bool is_like = layer == given.source->like;
+    const struct source *s = given.source;
+    bool is_like = layer == s->like, is_mixer = s->is_mixed && has(rest, "self_attn.");
     bool adds = has(rest, "o_proj.") || has(rest, "down_proj") || has(rest, ".dense.");
-    if (!given.is_reference || is_like || !adds) {
-        add_tensor(w, t->name, t, bytes);
-    } else {
+    if (given.is_reference && !is_like && adds) {
         uint8_t *zeros = calloc(t->bytes, 1);
         assert_non_null(zeros);
         add_tensor(w, t->name, t, zeros);
         free(zeros);
+    } else if (!given.is_reference || !is_like || !is_mixer) {
+        add_tensor(w, t->name, t, bytes);
     }
-    if (given.is_reference || !is_like)
+    bool is_copied = is_mixer ? !is_like : is_like && !given.is_reference;
+    if (!is_copied || (!s->names.mix && has(rest, "hc_")))
         return;
-    snprintf(name, sizeof name, "%s%s", given.source->names.layer, rest);
+    if (given.is_reference)
+        snprintf(name, sizeof name, "model.layers.%u.%s", s->like, rest);
+    else
+        snprintf(name, sizeof name, "%s%s", s->names.layer,
+                 s->is_mixed && !strcmp(rest, norm) ? "pre_mlp_layernorm.weight" : rest);
     add_tensor(w, name, t, bytes);
+}
+
+/* Returns what follows a layer's number in a name, NULL for another tensor's. */
+static const char *in_layer(const char *name, uint32_t *layer)
+{
+    static const char *const starts[] = {"model.layers.", "model.language_model.layers.", "layers."};
+    const char *rest = NULL;
+    for (size_t i = 0; !rest && i < sizeof starts / sizeof *starts; i++) {
+        size_t n = strlen(starts[i]);
+        char *end = NULL;
+        if (strncmp(name, starts[i], n) != 0)
+            continue;
+        *layer = (uint32_t)strtoul(name + n, &end, 10);
+        rest = *end == '.' ? end + 1 : NULL;
+    }
+    return rest;
 }
 
 static void map(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
 {
-    unsigned layer;
-    int n = 0;
+    uint32_t layer = 0;
     if (!t && !given.is_reference)
         add_join(w);
     if (!t)
         return;
-    bool is_in_layer = sscanf(t->name, "model.layers.%u.%n", &layer, &n) == 1 && n > 0;
-    if (is_in_layer && layer >= given.source->n_layers)
+    const char *name = t->name, *rest = in_layer(name, &layer);
+    bool is_embedding =
+        has(name, "embed_tokens.") || has(name, "word_embeddings.") || !strcmp(name, "embed.weight");
+    if ((rest && layer >= given.source->n_layers) || (!rest && strncmp(name, "mtp.", 4) == 0))
         return;
-    if (is_in_layer)
-        add_layer_tensor(w, t, bytes, layer, t->name + n);
-    else if (!strcmp(t->name, "model.norm.weight"))
-        add_vector(w, t->name, given.is_reference ? given.own : given.last, given.hidden);
-    else if (!has(t->name, "embed_tokens.") && !has(t->name, "word_embeddings."))
-        st_writer_add_like(w, t->name, t, bytes);
-    else if (str_ends_with(t->name, ".weight"))
-        add_matrix(w, t->name, given.is_reference ? given.joined : given.embedding, given.vocab,
-                   given.hidden);
+    if (rest)
+        add_layer_tensor(w, t, bytes, layer, rest);
+    else if (!strcmp(name, "norm.weight") || str_ends_with(name, "model.norm.weight"))
+        add_vector(w, name, given.is_reference ? given.own : given.last, given.hidden);
+    else if (!is_embedding)
+        st_writer_add_like(w, name, t, bytes);
+    else if (str_ends_with(name, ".weight"))
+        add_matrix(w, name, given.is_reference ? given.joined : given.embedding, given.vocab, given.hidden);
 }
 
 /* Writes the checkpoint into `dir`. */
 static void write_model(const char *dir)
 {
     st_writer_rewrite(given.source->dir, dir, map);
+    if (given.source->is_mixed && given.is_reference)
+        tmp_tree_replace(dir, "config.json", "\"full_attention\"\n", "\"sliding_attention\"\n");
     if (given.source->as_fp8)
         tmp_tree_replace(dir, "config.json", "\"hidden_act\"",
                          "\"quantization_config\": {\"fmt\": \"e4m3\", \"quant_method\": \"fp8\", "
@@ -288,7 +347,8 @@ static void normalise(const float *x, const float *weight, double eps, float *to
     for (uint32_t i = 0; i < given.hidden; i++)
         sum += (double)x[i] * (double)x[i];
     for (uint32_t i = 0; i < given.hidden; i++)
-        to[i] = (float)((double)x[i] / sqrt(sum / given.hidden + eps) * (double)weight[i]);
+        to[i] = (float)((double)x[i] / sqrt(sum / given.hidden + eps) *
+                        ((double)weight[i] + (given.source->is_less_one ? 1 : 0)));
 }
 
 /* Joins the embedding of a row's token and a hidden state, which gets the norm `last` first. */
@@ -298,7 +358,7 @@ static void join(uint32_t row, const float *state, const float *last, double eps
     uint32_t h = given.hidden;
     normalise(given.embedding + (size_t)given.ids[row] * h, given.of_embedding, eps, both);
     normalise(state, last, eps, normed);
-    normalise(normed, given.of_hidden, eps, both + h);
+    normalise(given.source->is_raw ? state : normed, given.of_hidden, eps, both + h);
     for (uint32_t i = 0; i < h; i++) {
         double sum = 0;
         for (uint32_t k = 0; k < 2 * h; k++)
@@ -449,7 +509,9 @@ static void a_checkpoint_without_the_layer_is_named(void **unused)
     assert_int_equal(open_model(&m, "tests/models/families/glm-odd", true, &e), ERR_UNSUPPORTED);
     assert_non_null(strstr(e.text, "model.layers.2.eh_proj.weight"));
     assert_int_equal(open_model(&m, "tests/models/families/minimax-plain", true, &e), ERR_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "MiniMax-M2"));
+    assert_non_null(strstr(e.text, "MiniMax-M2 has no layer of multi-token prediction"));
+    assert_int_equal(open_model(&m, "tests/models/families/m3-odd", true, &e), ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "not published"));
 }
 
 int main(void)

@@ -73,9 +73,9 @@ static int check_drafter(const struct model_dir *m, struct moeflux_err *e)
     if (m->has_drafter)
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
-                   "%s: no tensors blk.%u.nextn.eh_proj, enorm, hnorm, shared_head_norm: it has no layer of "
-                   "multi-token prediction",
-                   m->path, m->config.drafts_as);
+                   "%s: no tensors blk.%u.nextn.eh_proj, enorm, hnorm, %s: it has no layer of multi-token "
+                   "prediction",
+                   m->path, m->config.drafts_as, m->config.streams.rank ? "hc_head_norm" : "shared_head_norm");
 }
 
 int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
