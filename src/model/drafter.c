@@ -178,9 +178,11 @@ int drafter_name(const struct config *c, const char *source, char **out, struct 
                                              {"lm_head.", "lm_head."},
                                              {NULL}};
     const char *name = bare(source), *own = in_layer(c, name), *rest;
+    *out = NULL;
+    if (!own && after(name, "norm.") && !drafter_has_last_norm(c))
+        return 0;
     const struct renaming *r =
         find_renaming(own ? forms[c->family->drafter].names : shared, own ? own : name, &rest);
-    *out = NULL;
     if (!r || !r->ours)
         return 0;
     size_t n = strlen(r->ours) + strlen(rest) + 1;

@@ -14,6 +14,7 @@
 #include "model/family.h"
 #include "model/fused.h"
 #include "model/gguf/config.h"
+#include "model/gguf/names.h"
 #include "model/gguf/tensors.h"
 #include "model/model.h"
 #include "model/model_check.h"
@@ -73,9 +74,9 @@ static int check_drafter(const struct model_dir *m, struct moeflux_err *e)
     if (m->has_drafter)
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
-                   "%s: no tensors blk.%u.nextn.eh_proj, enorm, hnorm, %s: it has no layer of multi-token "
-                   "prediction",
-                   m->path, m->config.drafts_as, m->config.streams.rank ? "hc_head_norm" : "shared_head_norm");
+                   "%s: no tensors blk.%u.nextn.eh_proj, nextn.enorm, nextn.hnorm, %s: it has no layer of "
+                   "multi-token prediction",
+                   m->path, m->config.drafts_as, gguf_names_drafter_norm(&m->config));
 }
 
 int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
