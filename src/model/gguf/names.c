@@ -300,7 +300,10 @@ static const char *find_drafter(const struct config *c, const char **name, char 
                                         {"layer_output_norm.weight", "model.norm.weight"},
                                         {"nextn.hc_head_norm.weight", MIXER "hc_norm.weight"},
                                         {"nextn.hc_head_down.weight", MIXER "input_mix_weight_down.weight"},
-                                        {"nextn.hc_head_up.weight", MIXER "input_mix_weight_up.weight"}};
+                                        {"nextn.hc_head_up.weight", MIXER "input_mix_weight_up.weight"},
+                                        {"nextn.hc_head_fn.weight", "model.hc_head.fn.weight"},
+                                        {"nextn.hc_head_base.weight", "model.hc_head.base"},
+                                        {"nextn.hc_head_scale.weight", "model.hc_head.scale"}};
     unsigned layer = 0;
     int n = 0;
     bool is_norm = !strcmp(*name, "output_norm.weight");
