@@ -501,6 +501,63 @@ static void converted_layers_have_the_same_logits(void **unused)
     tmp_tree_remove(tmp);
 }
 
+/* Proposes after the sequence's tokens. */
+static void propose(struct moeflux_session *s, int32_t out[3])
+{
+    struct moeflux_err e = {0};
+    int n = drafter_propose(s, given.ids[s->pos], 3, out, &e);
+    check_ok(n < 0 ? n : 0, &e);
+    assert_int_equal(n, 3);
+}
+
+static void rows_of(const char *dir, const char *state)
+{
+    enum { TOKENS = 12 };
+    struct moeflux_model *m;
+    struct moeflux_session *s, *fork, *loaded;
+    struct moeflux_err e = {0};
+    int32_t first[3], found[3];
+    check_ok(open_model(&m, dir, true, &e), &e);
+    check_ok(moeflux_session_new(&s, m, CONTEXT, &e), &e);
+    check_ok(moeflux_session_new(&fork, m, CONTEXT, &e), &e);
+    check_ok(moeflux_session_new(&loaded, m, CONTEXT, &e), &e);
+    eval(s, given.ids, TOKENS - 3, (struct moeflux_outputs){0});
+    eval(s, given.ids + TOKENS - 3, 3, (struct moeflux_outputs){0});
+    check_ok(moeflux_session_checkpoint(s, &e), &e);
+    check_ok(moeflux_session_save(s, state, MOEFLUX_STATE_V3, &e), &e);
+    check_ok(moeflux_session_fork(fork, s, TOKENS, &e), &e);
+    propose(s, first);
+    assert_int_equal(s->drafter.rows->pos, TOKENS);
+    propose(fork, found);
+    assert_memory_equal(found, first, sizeof first);
+    check_ok(moeflux_session_load(loaded, state, &e), &e);
+    assert_int_equal(loaded->drafter.rows->pos + loaded->drafter.n, TOKENS);
+    propose(loaded, found);
+    assert_memory_equal(found, first, sizeof first);
+    moeflux_session_free(s);
+    moeflux_session_free(fork);
+    moeflux_session_free(loaded);
+    moeflux_model_close(m);
+}
+
+static void forks_and_saved_states_have_the_rows(void **unused)
+{
+    (void)unused;
+    char *tmp = tmp_tree_new();
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        char name[32];
+        if (!sources[i].golden && !sources[i].is_mixed)
+            continue;
+        make_given(&sources[i]);
+        given.is_reference = false;
+        snprintf(name, sizeof name, "%zu", i);
+        const char *dir = tmp_tree_path(tmp, name);
+        write_model(dir);
+        rows_of(dir, tmp_tree_path(tmp, "state"));
+    }
+    tmp_tree_remove(tmp);
+}
+
 static void a_checkpoint_without_the_layer_is_named(void **unused)
 {
     (void)unused;
@@ -519,6 +576,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_those_of_the_layer_by_itself),
         cmocka_unit_test(converted_layers_have_the_same_logits),
+        cmocka_unit_test(forks_and_saved_states_have_the_rows),
         cmocka_unit_test(a_checkpoint_without_the_layer_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
