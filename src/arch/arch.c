@@ -437,9 +437,12 @@ static void add_experts(const struct arch *a, uint32_t layer, const struct arch_
 
 void arch_embed(const struct arch *a, const struct arch_chunk *c)
 {
+    bool has_streams = a->room.config->streams.n > 0;
     embed_head_embed(&a->embed_head, a->room.exec, c);
-    if (a->room.config->streams.n)
+    if (has_streams)
         residual_begin(&a->residual, a->room.x, c->n);
+    if (a->room.config->drafts)
+        embed_head_add_fed(&a->embed_head, a->room.exec, c, has_streams ? a->residual.x.address : a->room.x);
 }
 
 /* Mixes the streams for a block. adds: the output of the block before is to be added first. */

@@ -79,8 +79,8 @@ struct arch_chunk {
     /* operations take the kernels for so many tokens, whatever n is; 0: those for n. The results for a token
      * depend on this number and not on n, so it is the same in every batched evaluation */
     uint32_t plan_n;
-    /* a drafter's (model/drafter.h): f32 [n][hidden], the hidden states that it goes on from: the model's, or
-     * its own */
+    /* a drafter's (model/drafter.h): f32 [n][config_width], the hidden states that it goes on from: the
+     * model's, or its own */
     uint64_t fed;
     bool fed_is_own;
 };
@@ -228,7 +228,7 @@ struct arch_view {
     /* f32 [rows][vocab_size], rows: ARCH_HEAD_ROWS or arch_request.max_batched, the larger one; absent
      * without the last layer */
     struct exec_buffer logits;
-    struct exec_buffer fed; /* f32 [max_chunk][hidden]: arch_chunk.fed; only a drafter has it */
+    struct exec_buffer fed; /* f32 [max_chunk][config_width]: arch_chunk.fed; only a drafter has it */
 };
 
 struct arch;

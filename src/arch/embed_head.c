@@ -6,30 +6,6 @@
 #include "arch/scratch.h"
 #include "base/mem.h"
 #include "model/config.h"
-#include "model/drafter.h"
-
-static int load_product(struct linear *to, struct loader *l, const struct config *c, const char *name,
-                        struct moeflux_err *e)
-{
-    struct weights w;
-    int rc = loader_matrix(l, name, c->hidden, c->hidden, &w, e);
-    return rc < 0 ? rc : linear_open(to, l->exec, &w, 1, e);
-}
-
-static int load_drafter(struct drafter_input *d, struct loader *l, const struct config *c,
-                        struct moeflux_err *e)
-{
-    int rc = loader_vector(l, DRAFTER_LAST_NORM, c->hidden, &d->last_norm, e);
-    if (rc == 0)
-        rc = loader_vector(l, DRAFTER_EMBEDDING_NORM, c->hidden, &d->embedding_norm, e);
-    if (rc == 0)
-        rc = loader_vector(l, DRAFTER_HIDDEN_NORM, c->hidden, &d->hidden_norm, e);
-    if (rc == 0)
-        rc = load_product(&d->embedding_fc, l, c, DRAFTER_EMBEDDING_FC, e);
-    if (rc == 0)
-        rc = load_product(&d->hidden_fc, l, c, DRAFTER_HIDDEN_FC, e);
-    return rc < 0 ? rc : normed_add_open(&d->normed, l->exec, c->hidden, c->rms_eps, e);
-}
 
 /* Loads the embedding or the head; those of a drafter are the model's. */
 static int load_shared(struct loader *l, const char *name, struct weights *out, struct moeflux_err *e)
@@ -57,7 +33,7 @@ int embed_head_load(struct embed_head *s, struct loader *l, const struct config 
     if (rc == 0 && embeds)
         rc = embed_open(&s->embed, l->exec, &embedding, c->embed_factor > 0 ? c->embed_factor : 1, e);
     if (rc == 0 && c->drafts)
-        rc = load_drafter(&s->drafter, l, c, e);
+        rc = drafter_input_load(&s->drafter, l, c, e);
     if (rc < 0 || !has_head)
         return rc;
     if (config_has_last_norm(c))
@@ -73,48 +49,18 @@ void embed_head_allocate(struct embed_head *s, const struct config *c, struct ar
                          uint32_t n_batched, struct scratch *to)
 {
     scratch_floats(to, &s->x, (uint64_t)n * c->hidden);
-    struct exec_buffer *of_drafter[] = {&s->drafter.embedded, &s->drafter.fed, &s->drafter.hidden};
-    for (size_t i = 0; c->drafts && i < sizeof of_drafter / sizeof *of_drafter; i++)
-        scratch_floats(to, of_drafter[i], (uint64_t)n * c->hidden);
+    if (c->drafts)
+        drafter_input_allocate(&s->drafter, c, n, to);
     if (layers.end == c->n_layers)
         scratch_floats(to, &s->logits, size_max(ARCH_HEAD_ROWS, n_batched) * c->vocab_size);
 }
 
 void embed_head_close(struct embed_head *s, struct exec *x)
 {
-    struct exec_buffer *of_drafter[] = {&s->drafter.embedded, &s->drafter.fed, &s->drafter.hidden};
-    for (size_t i = 0; i < sizeof of_drafter / sizeof *of_drafter; i++)
-        exec_buffer_free(x, of_drafter[i]);
-    linear_close(&s->drafter.embedding_fc, x);
-    linear_close(&s->drafter.hidden_fc, x);
+    drafter_input_close(&s->drafter, x);
     linear_close(&s->head, x);
     exec_buffer_free(x, &s->x);
     exec_buffer_free(x, &s->logits);
-}
-
-/* Makes a drafter's input of the embeddings and the hidden states. */
-static void join(const struct embed_head *s, struct exec *x, const struct arch_chunk *c)
-{
-    const struct drafter_input *d = &s->drafter;
-    uint32_t hidden = s->config->hidden;
-    struct linear_call product = {.x = d->embedded.address,
-                                  .norm = d->embedding_norm,
-                                  .y = s->x.address,
-                                  .x_stride = hidden,
-                                  .y_stride = hidden,
-                                  .n = c->n,
-                                  .chunk = arch_plan_n(c),
-                                  .eps = s->config->rms_eps};
-    normed_add_run(&d->normed, x,
-                   &(struct normed_add_call){.y = c->fed,
-                                             .norm = c->fed_is_own ? s->head_norm : d->last_norm,
-                                             .dst = d->hidden.address,
-                                             .n = c->n});
-    linear_run(&d->embedding_fc, x, &product);
-    product.x = d->hidden.address;
-    product.norm = d->hidden_norm;
-    product.add = true;
-    linear_run(&d->hidden_fc, x, &product);
 }
 
 void embed_head_embed(const struct embed_head *s, struct exec *x, const struct arch_chunk *c)
@@ -122,7 +68,12 @@ void embed_head_embed(const struct embed_head *s, struct exec *x, const struct a
     uint64_t to = s->config->drafts ? s->drafter.embedded.address : s->x.address;
     embed_run(&s->embed, x, &(struct embed_call){.ids = c->ids, .dst = to, .n = c->n});
     if (s->config->drafts)
-        join(s, x, c);
+        drafter_input_embed(&s->drafter, x, c, s->x.address);
+}
+
+void embed_head_add_fed(const struct embed_head *s, struct exec *x, const struct arch_chunk *c, uint64_t to)
+{
+    drafter_input_add(&s->drafter, x, c, s->head_norm, to);
 }
 
 void embed_head_head(const struct embed_head *s, struct exec *x, const struct arch_tokens *t)

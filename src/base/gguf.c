@@ -672,17 +672,47 @@ bool gguf_is_file(const char *path)
     return begins || str_ends_with(path, ".gguf");
 }
 
+/* Sorts the tensors of all files. */
+static int sort_tensors(struct gguf *g, const char *path, struct moeflux_err *e)
+{
+    int rc = 0;
+    if (g->n_tensors > 0)
+        qsort(g->tensors, g->n_tensors, sizeof *g->tensors, compare_names);
+    for (size_t i = 1; rc == 0 && i < g->n_tensors; i++)
+        if (!strcmp(g->tensors[i - 1].name, g->tensors[i].name))
+            rc = err_set(e, ERR_FORMAT, "%s: tensor %s is there twice", path, g->tensors[i].name);
+    return rc;
+}
+
+int gguf_join(struct gguf *g, struct gguf *more, struct moeflux_err *e)
+{
+    void *tensors = g->tensors, *files = g->files;
+    size_t cap_files = g->n_files, n = more->n_tensors;
+    int rc = mem_grow(&tensors, &g->cap_tensors, g->n_tensors + n, sizeof *g->tensors, e);
+    g->tensors = tensors;
+    if (rc == 0)
+        rc = mem_grow(&files, &cap_files, (size_t)g->n_files + more->n_files, sizeof *g->files, e);
+    g->files = files;
+    if (rc < 0)
+        return rc;
+    for (size_t i = 0; i < n; i++) {
+        g->tensors[g->n_tensors] = more->tensors[i];
+        g->tensors[g->n_tensors++].file += g->n_files;
+    }
+    memcpy(g->files + g->n_files, more->files, more->n_files * sizeof *more->files);
+    g->n_files += more->n_files;
+    more->n_tensors = more->n_files = 0;
+    return sort_tensors(g, g->files[g->n_files - 1].path, e);
+}
+
 int gguf_open(struct gguf *g, const char *path, struct moeflux_err *e)
 {
     *g = (struct gguf){0};
     int rc = add_file(g, path, g, e);
     if (rc == 0)
         rc = add_splits(g, e);
-    if (rc == 0 && g->n_tensors > 0)
-        qsort(g->tensors, g->n_tensors, sizeof *g->tensors, compare_names);
-    for (size_t i = 1; rc == 0 && i < g->n_tensors; i++)
-        if (!strcmp(g->tensors[i - 1].name, g->tensors[i].name))
-            rc = err_set(e, ERR_FORMAT, "%s: tensor %s is there twice", path, g->tensors[i].name);
+    if (rc == 0)
+        rc = sort_tensors(g, path, e);
     if (rc < 0)
         gguf_close(g);
     return rc;

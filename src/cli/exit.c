@@ -35,6 +35,7 @@ static const char *const flags[][2] = {
     {"raw", "--raw"},
     {"recipe", "--recipe"},
     {"spread", "--spread"},
+    {"drafter_file", "--mtp"},
     {"tensor_split", "--tensor-split"},
     {"thinking off", "--no-think"},
     {"thinking on", "--think"},

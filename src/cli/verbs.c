@@ -102,6 +102,7 @@ int verbs_convert(const struct options *o, const struct term *t, struct output *
         .spread = o->spread,
         .settings = settings_of(o),
         .no_drafter = o->no_mtp,
+        .drafter_file = o->mtp,
         .verify = o->verify,
         .n_threads = (uint32_t)o->threads,
         .progress = bar_progress(&bar),

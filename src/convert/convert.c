@@ -84,7 +84,7 @@ static int check_gguf_texts(const struct gguf *g, struct moeflux_err *e)
 static int prepare(struct conversion *c, const struct convert_options *o, bool drafts, struct moeflux_err *e)
 {
     uint64_t need[SPREAD_MAX_PARTS];
-    int rc = drafts ? convert_plan_open_drafter(&c->plan, o->src, e)
+    int rc = drafts ? convert_plan_open_drafter(&c->plan, o->src, o->drafter_file, e)
                     : convert_plan_open(&c->plan, o->src, &o->settings, e);
     if (rc == 0 && c->plan.src.is_gguf && !drafts)
         rc = check_gguf_texts(&c->plan.gguf.file, e);
@@ -252,7 +252,7 @@ static int run(const struct convert_options *o, bool drafts, struct convert_resu
     int rc = prepare(&c, o, drafts, e);
     if (rc == 0) {
         count_source(&c);
-        if (c.plan.src.has_drafter && !drafts && !o->no_drafter)
+        if ((c.plan.src.has_drafter || o->drafter_file) && !drafts && !o->no_drafter)
             rc = write_drafter(&c, o, e);
         if (rc == 0)
             rc = write_all(&c, o->verify, e);

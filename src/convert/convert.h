@@ -36,7 +36,8 @@ struct convert_options {
     const char *spread;
     /* bits and groups; zero: 4 bits, and quantised sources and a GGUF file's blocks are copied */
     struct convert_settings settings;
-    bool no_drafter; /* leaves a layer of multi-token prediction out */
+    bool no_drafter;          /* leaves a layer of multi-token prediction out */
+    const char *drafter_file; /* a GGUF file that has this layer alone; NULL: src has it, or there is none */
     bool verify; /* reads all back before the rename; compares checksums, and some experts with the source */
     uint32_t n_threads; /* 0: all cores */
     struct moeflux_progress progress;

@@ -66,12 +66,13 @@ static json_t *eos_of(const struct config *c)
     return ids;
 }
 
-static uint32_t first_layer(const struct convert_plan *p)
+/* Returns the first layer's experts; NULL: no layer has any, as in some drafters. */
+static const struct expert_layout *first_experts(const struct convert_plan *p)
 {
     uint32_t i = 0;
-    while (!config_has_experts(&p->src.config, i))
+    while (i < p->src.config.n_layers && !config_has_experts(&p->src.config, i))
         i++;
-    return i;
+    return i < p->src.config.n_layers ? &p->experts[i] : NULL;
 }
 
 static bool have_same_formats(const struct expert_formats *a, const struct expert_formats *b)
@@ -81,11 +82,11 @@ static bool have_same_formats(const struct expert_formats *a, const struct exper
 
 static bool has_equal_experts(const struct convert_plan *p)
 {
-    const struct expert_formats *first = &p->experts[first_layer(p)].formats;
-    bool equal = true;
+    const struct expert_layout *first = first_experts(p);
+    bool equal = first != NULL;
     for (uint32_t i = 0; i < p->src.config.n_layers; i++)
-        equal = equal &&
-                (!config_has_experts(&p->src.config, i) || have_same_formats(&p->experts[i].formats, first));
+        equal = equal && (!config_has_experts(&p->src.config, i) ||
+                          have_same_formats(&p->experts[i].formats, &first->formats));
     return equal;
 }
 
@@ -98,8 +99,9 @@ static bool is_usual(uint32_t format)
 /* Returns whether bits alone describe the format of all experts. */
 static bool has_usual_experts(const struct convert_plan *p)
 {
-    const struct expert_formats *first = &p->experts[first_layer(p)].formats;
-    return has_equal_experts(p) && first->gate == first->up && is_usual(first->up) && is_usual(first->down);
+    const struct expert_layout *l = first_experts(p);
+    return has_equal_experts(p) && l->formats.gate == l->formats.up && is_usual(l->formats.up) &&
+           is_usual(l->formats.down);
 }
 
 static json_t *format_json(uint32_t format)
@@ -144,8 +146,6 @@ static json_t *flat_config(const struct convert_plan *p)
 {
     static const char *const dropped[] = {"text_config", "vision_config", "quantization",
                                           "quantization_config"};
-    const struct expert_formats *experts = &p->experts[first_layer(p)].formats;
-    uint32_t bits = format_of(experts->up)->bits, down_bits = format_of(experts->down)->bits;
     json_t *flat = json_copy(p->config);
     json_object_update(flat, json_object_get(p->config, "text_config"));
     for (size_t i = 0; i < sizeof dropped / sizeof *dropped; i++)
@@ -158,6 +158,8 @@ static json_t *flat_config(const struct convert_plan *p)
     json_object_set_new(flat, "default_group_size", json_integer(p->group));
     if (!has_usual_experts(p))
         return flat;
+    const struct expert_formats *experts = &first_experts(p)->formats;
+    uint32_t bits = format_of(experts->up)->bits, down_bits = format_of(experts->down)->bits;
     json_object_set_new(flat, "expert_bits", json_integer(bits));
     if (down_bits != bits)
         json_object_set_new(flat, "expert_down_bits", json_integer(down_bits));
@@ -257,7 +259,7 @@ static bool add_layers(json_t *root, const struct convert_plan *p)
 char *convert_json_layout(const struct convert_plan *p, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
-    const struct expert_layout *l = &p->experts[first_layer(p)];
+    const struct expert_layout *l = first_experts(p);
     json_t *root = json_object();
     bool ok = root != NULL, equal = has_equal_experts(p);
     if (equal)

@@ -16,6 +16,7 @@
 #include "base/str.h"
 #include "convert/choose.h"
 #include "model/gguf/config.h"
+#include "model/gguf/drafter_file.h"
 #include "model/gguf/tensors.h"
 #include "model/model_file.h"
 #include "model/checkpoint.h"
@@ -66,7 +67,7 @@ static int describe(struct convert_plan *p, const char *where, struct moeflux_er
 /* Opens a source that has codes. */
 static int open_dir(struct convert_plan *p, const char *src, struct moeflux_err *e)
 {
-    return p->drafts ? model_dir_open_drafter(&p->src, src, e) : model_dir_open(&p->src, src, e);
+    return p->drafts ? model_dir_open_drafter(&p->src, src, NULL, e) : model_dir_open(&p->src, src, e);
 }
 
 static int open_unquantised(struct convert_plan *p, const struct layout *l, const char *src,
@@ -116,6 +117,8 @@ static int open_gguf(struct convert_plan *p, const char *src, struct moeflux_err
         rc = describe(p, src, e);
     if (rc == 0)
         rc = write_gguf_config(p, e);
+    if (rc == 0 && p->drafter_file)
+        rc = drafter_file_add(&p->gguf.file, &m->config, p->drafter_file, e);
     if (rc == 0)
         rc = gguf_source_open(&p->gguf, m, e);
     m->has_drafter = rc == 0 && gguf_tensors_have_drafter(&p->gguf.file, &m->config);
@@ -154,6 +157,9 @@ static int open_source(struct convert_plan *p, const char *src, struct moeflux_e
     struct quant_config q;
     if (file_is_regular(src))
         return open_gguf(p, src, e);
+    if (p->drafter_file)
+        return err_set(e, ERR_UNSUPPORTED, "`drafter_file` %s: expected none for %s, which is no GGUF file",
+                       p->drafter_file, src);
     int rc = layout_find(&l, src, e);
     if (rc < 0)
         return rc;
@@ -647,10 +653,12 @@ int convert_plan_open(struct convert_plan *p, const char *src, const struct conv
     return rc;
 }
 
-int convert_plan_open_drafter(struct convert_plan *p, const char *src, struct moeflux_err *e)
+int convert_plan_open_drafter(struct convert_plan *p, const char *src, const char *file,
+                              struct moeflux_err *e)
 {
     static const struct convert_settings eight = {.bits = 8};
-    *p = (struct convert_plan){.settings = eight, .drafts = true, .expert_format = FORMAT_NONE};
+    *p = (struct convert_plan){
+        .settings = eight, .drafts = true, .drafter_file = file, .expert_format = FORMAT_NONE};
     int rc = plan(p, src, &eight, e);
     if (rc < 0)
         convert_plan_close(p);

@@ -44,6 +44,7 @@ struct convert_choice {
 struct convert_plan {
     struct convert_settings settings;
     bool drafts; /* the source is a checkpoint's drafter (model/drafter.h), without embedding and head */
+    const char *drafter_file; /* that of convert_options; borrowed */
     enum convert_scales rule;
     /* [0]: --bits, --mode or --recipe; [1]: --expert-bits or --expert-mode */
     struct convert_choice choice[2];
@@ -89,7 +90,8 @@ int convert_plan_open(struct convert_plan *p, const char *src, const struct conv
                       struct moeflux_err *e);
 /* Plans the conversion of its drafter: matrices that have more than 8 bits get 8. ERR_UNSUPPORTED: it has
  * none. */
-int convert_plan_open_drafter(struct convert_plan *p, const char *src, struct moeflux_err *e);
+int convert_plan_open_drafter(struct convert_plan *p, const char *src, const char *file,
+                              struct moeflux_err *e);
 /* Checks that nobody has written the source's files in place since they were opened. ERR_IO names one. */
 int convert_plan_check_source(const struct convert_plan *p, struct moeflux_err *e);
 void convert_plan_close(struct convert_plan *p);

@@ -48,7 +48,7 @@ int draft_options_parse(struct draft_options *o, const char *name, const char *t
         const char *word;
         enum draft_kind kind;
     } words[] = {{"off", DRAFT_OFF}, {"ngram", DRAFT_NGRAM}, {"auto", DRAFT_AUTO}, {"mtp", DRAFT_MTP}};
-    static const char file[] = "file:";
+    static const char file[] = "file:", layer[] = "mtp:";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(text, words[i].word) == 0 && !(o->no_layer && words[i].kind == DRAFT_MTP)) {
             o->kind = words[i].kind;
@@ -60,8 +60,14 @@ int draft_options_parse(struct draft_options *o, const char *name, const char *t
         o->path = text + strlen(file);
         return 0;
     }
+    bool is_layer = strncmp(text, layer, strlen(layer)) == 0 && text[strlen(layer)];
+    if (is_layer && !o->no_files && !o->no_layer) {
+        o->kind = DRAFT_MTP;
+        o->path = text + strlen(layer);
+        return 0;
+    }
     return err_set(e, ERR_USAGE, "%s: expected off, ngram%s%s or auto, found \"%.80s\"", name,
-                   o->no_layer ? "" : ", mtp", o->no_files ? "" : ", file:PATH", text);
+                   o->no_layer ? "" : ", mtp", o->no_files ? "" : ", mtp:PATH, file:PATH", text);
 }
 
 /* ---- making one ---- */

@@ -32,16 +32,17 @@ enum draft_kind { DRAFT_AUTO, DRAFT_OFF, DRAFT_NGRAM, DRAFT_FILE, DRAFT_MTP };
 
 struct draft_options { /* zeroed: auto */
     enum draft_kind kind;
-    const char *path; /* DRAFT_FILE only; borrowed */
-    uint32_t most;    /* tokens, 1 to DRAFT_MOST; 0: DRAFT_MOST */
+    const char
+        *path;     /* DRAFT_FILE: the text; DRAFT_MTP: the layer's file, NULL: the model has it. Borrowed */
+    uint32_t most; /* tokens, 1 to DRAFT_MOST; 0: DRAFT_MOST */
     /* the answer has a constraint, whose mask differs from token to token, or log-probabilities: a device
      * does not sample. Set by answer_run */
     bool needs_logits;
-    bool no_files; /* draft_options_parse refuses DRAFT_FILE: the text comes from a client */
+    bool no_files; /* draft_options_parse refuses paths: the text comes from a client */
     bool no_layer; /* it refuses DRAFT_MTP: the model was opened without the layer */
 };
 
-/* Reads "off", "ngram", "mtp", "auto" or "file:PATH" into kind and path, which borrows from the text. name:
+/* Reads "off", "ngram", "mtp", "mtp:PATH", "auto" or "file:PATH" into kind and path, which borrows from the text. name:
  * what the error names. ERR_USAGE. */
 int draft_options_parse(struct draft_options *o, const char *name, const char *text, struct moeflux_err *e);
 

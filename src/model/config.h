@@ -219,7 +219,11 @@ struct config {
     struct streams_config streams;
     uint32_t max_context; /* tokens: max_position_embeddings, or what YaRN stretches to; 0: unknown */
     float rms_eps;
-    bool tied;                   /* lm_head is the embedding */
+    bool tied; /* lm_head is the embedding */
+    /* The layer of multi-token prediction; n_blocks 0: it is like the last layer with experts and attention of
+     * its own. Without a mix it has one residual stream */
+    struct config_layer drafter;
+    bool drafts_raw;             /* that layer's hidden states have no last norm (drafter.h) */
     bool drafts;                 /* the only layer is that of multi-token prediction (drafter.h) */
     uint32_t drafts_as;          /* its number in GGUF files: the whole model's layers */
     struct config_layer *layers; /* [n_layers], owned; at least one has experts */

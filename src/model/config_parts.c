@@ -114,6 +114,15 @@ static struct part_config *only(struct config *c, enum part_kind kind)
     return config_add_part(c, kind);
 }
 
+static struct config_layer two_blocks(struct config *c, const struct part_config *mixer, bool has_experts)
+{
+    const struct part_config *feed_forward = only(c, has_experts ? PART_EXPERTS : PART_DENSE);
+    return (struct config_layer){
+        .n_blocks = 2,
+        .blocks = {{.part = (uint32_t)(mixer - c->parts), .norm = "input_layernorm.weight"},
+                   {.part = (uint32_t)(feed_forward - c->parts), .norm = "post_attention_layernorm.weight"}}};
+}
+
 static void set_feed_forward(struct config *c, uint32_t i, bool has_experts)
 {
     c->layers[i].blocks[1].part = (uint32_t)(only(c, has_experts ? PART_EXPERTS : PART_DENSE) - c->parts);
@@ -121,11 +130,12 @@ static void set_feed_forward(struct config *c, uint32_t i, bool has_experts)
 
 void config_set_layer(struct config *c, uint32_t i, const struct part_config *mixer, bool has_experts)
 {
-    c->layers[i] = (struct config_layer){
-        .n_blocks = 2,
-        .blocks = {{.part = (uint32_t)(mixer - c->parts), .norm = "input_layernorm.weight"},
-                   {.norm = "post_attention_layernorm.weight"}}};
-    set_feed_forward(c, i, has_experts);
+    c->layers[i] = two_blocks(c, mixer, has_experts);
+}
+
+void config_set_drafter(struct config *c, const struct part_config *mixer, bool has_experts)
+{
+    c->drafter = two_blocks(c, mixer, has_experts);
 }
 
 void config_set_only_block(struct config *c, uint32_t i, enum part_kind kind, const char *norm)
@@ -454,18 +464,10 @@ void config_read_experts(struct config *c, struct json_view *v, const char *key)
     c->top_k = json_view_u32(v, config_key(v, "num_experts_per_tok"), 1, CONFIG_MAX_EXPERTS);
 }
 
-static bool has_dense(const struct config *c)
-{
-    for (uint32_t i = 0; i < c->n_layers; i++)
-        for (uint32_t b = 0; b < c->layers[i].n_blocks; b++)
-            if (config_part(c, i, b)->kind == PART_DENSE)
-                return true;
-    return false;
-}
-
 void config_read_dense(struct config *c, struct json_view *v, const char *key)
 {
-    if (v->rc < 0 || !has_dense(c))
+    const struct part_config *dense = config_first(c, PART_DENSE);
+    if (v->rc < 0 || dense->kind != PART_DENSE)
         return;
     struct dense_config *d = &only(c, PART_DENSE)->dense;
     d->inner = json_view_u32(v, key, 1, CONFIG_MAX_INNER);

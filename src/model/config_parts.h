@@ -59,6 +59,8 @@ struct part_config *config_add_part(struct config *c, enum part_kind kind);
 void config_set_layer(struct config *c, uint32_t i, const struct part_config *mixer, bool has_experts);
 /* Makes layer i one block: a norm and the only part of this kind. */
 void config_set_only_block(struct config *c, uint32_t i, enum part_kind kind, const char *norm);
+/* Makes the layer of multi-token prediction such. */
+void config_set_drafter(struct config *c, const struct part_config *mixer, bool has_experts);
 /* Sets a layer's mixer; the feed-forward part of a layer that has one stays. */
 void config_set_mixer(struct config *c, uint32_t i, const struct part_config *mixer);
 /* Makes all layers such, with experts: layer i has mixers[i % n]. */

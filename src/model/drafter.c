@@ -11,7 +11,7 @@
 #include "model/family.h"
 #include "model/tensor.h"
 
-static const char FC[] = "model.mtp.fc.";
+#define FC "model.mtp.fc."
 
 /* Names of the layer's tensors: how they begin in files, in canonical form. NULL: a copy of a tensor of the
  * model, left out. */
@@ -20,22 +20,47 @@ struct renaming {
 };
 
 /* The names of a form, after what all of them begin with; the first one that fits counts. */
-static const struct renaming mtp[] = {
-    {"layers.0.", "model.layers.0."}, {"norm.", "model.norm."}, {"", "model.mtp."}, {NULL}};
+static const struct renaming mtp[] = {{"layers.0.", "model.layers.0."},
+                                      {"norm.", "model.norm."},
+                                      {"hyper_connection_mixer.", "model.hyper_connection_mixer."},
+                                      {"", "model.mtp."},
+                                      {NULL}};
 static const struct renaming nextn[] = {{"eh_proj.", "model.mtp.fc."},
                                         {"enorm.", "model.mtp.pre_fc_norm_embedding."},
                                         {"hnorm.", "model.mtp.pre_fc_norm_hidden."},
                                         {"shared_head.norm.", "model.norm."},
+                                        {"transformer.shared_head.norm.", "model.norm."},
+                                        {"transformer.shared_head.output.", NULL},
+                                        {"pre_mlp_layernorm.", "model.layers.0.post_attention_layernorm."},
                                         {"final_layernorm.", "model.norm."},
                                         {"shared_head.head.", NULL},
                                         {"embed_tokens.", NULL},
                                         {"", "model.layers.0."},
                                         {NULL}};
+static const struct renaming stages[] = {{"e_proj.", "model.mtp.fc_embedding."},
+                                         {"h_proj.", "model.mtp.fc_hidden."},
+                                         {"enorm.", "model.mtp.pre_fc_norm_embedding."},
+                                         {"hnorm.", "model.mtp.pre_fc_norm_hidden."},
+                                         {"norm.", "model.norm."},
+                                         {"hc_head_", "model.hc_head_"},
+                                         {"emb.", NULL},
+                                         {"head.", NULL},
+                                         {"", "model.layers.0."},
+                                         {NULL}};
 static const struct form {
     const struct renaming *names;
     const char *start; /* start of all names; NULL: "layers.N.", N being the number of the model's layers */
     const char *join;  /* the matrix that every layer has */
-} forms[] = {[DRAFTER_AS_MTP] = {mtp, "mtp.", "fc."}, [DRAFTER_AS_NEXTN] = {nextn, NULL, "eh_proj."}};
+} forms[] = {[DRAFTER_AS_MTP] = {mtp, "mtp.", "fc."},
+             [DRAFTER_AS_MTP_OF_STREAMS] = {mtp, "mtp.", "fc_embedding."},
+             [DRAFTER_AS_NEXTN] = {nextn, NULL, "eh_proj."},
+             [DRAFTER_AS_MTP_NEXTN] = {nextn, "mtp.layers.0.", "eh_proj."},
+             [DRAFTER_AS_STAGES] = {stages, "mtp.0.", "e_proj."}};
+
+bool drafter_is_known(const struct family *f)
+{
+    return f->drafter != DRAFTER_NONE && f->drafter != DRAFTER_UNPUBLISHED;
+}
 
 /* Returns whether a layer of the model has the parts that the drafter's layer has. */
 static bool is_like(const struct config *c, uint32_t layer)
@@ -49,10 +74,18 @@ int drafter_config(struct config *c, const char *where, struct moeflux_err *e)
     uint32_t like = c->n_layers;
     while (like > 0 && !is_like(c, like - 1))
         like--;
-    if (!c->family->drafter || like == 0)
+    if (like > 0 && c->drafter.n_blocks == 0)
+        c->drafter = c->layers[like - 1];
+    if (c->family->drafter == DRAFTER_UNPUBLISHED)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "%s: %s has no layer of multi-token prediction: its weights are not published", where,
+                       c->family->name);
+    if (!drafter_is_known(c->family) || c->drafter.n_blocks == 0)
         return err_set(e, ERR_UNSUPPORTED, "%s: no layer of multi-token prediction of %s is supported", where,
                        c->family->name);
-    c->layers[0] = c->layers[like - 1];
+    c->layers[0] = c->drafter;
+    if (!c->drafter.blocks[0].mix)
+        c->streams = (struct streams_config){0};
     c->drafts_as = c->n_layers;
     c->n_layers = 1;
     c->drafts = true;
@@ -84,7 +117,7 @@ static const char *in_layer(const struct config *c, const char *name)
     char layer[32];
     const struct form *f = &forms[c->family->drafter];
     snprintf(layer, sizeof layer, "layers.%u.", c->drafts ? c->drafts_as : c->n_layers);
-    return f->names ? after(name, f->start ? f->start : layer) : NULL;
+    return drafter_is_known(c->family) ? after(name, f->start ? f->start : layer) : NULL;
 }
 
 /* Finds the first renaming that fits a name; *rest is what follows. NULL: none does. */
@@ -98,17 +131,25 @@ static const struct renaming *find_renaming(const struct renaming *r, const char
 
 uint32_t drafter_part(const struct config *c, const char *source)
 {
-    static const char *const parts[] = {"model.mtp.fc.", "model.mtp.pre_fc_norm_embedding.",
-                                        "model.mtp.pre_fc_norm_hidden.", "model.norm."};
+    static const struct {
+        const char *start;
+        uint32_t bits;
+    } parts[] = {{FC, 3},
+                 {DRAFTER_EMBEDDING_FC ".", 1},
+                 {DRAFTER_HIDDEN_FC ".", 2},
+                 {"model.mtp.pre_fc_norm_embedding.", 4},
+                 {"model.mtp.pre_fc_norm_hidden.", 8},
+                 {"model.norm.", 16},
+                 {"model.hyper_connection_mixer.", 16}};
     char ours[64] = "";
     const char *rest = NULL, *own = in_layer(c, bare(source));
     const struct renaming *r = own ? find_renaming(forms[c->family->drafter].names, own, &rest) : NULL;
     uint32_t i = 0, n = sizeof parts / sizeof *parts;
     if (r && r->ours)
         snprintf(ours, sizeof ours, "%s%.40s", r->ours, rest);
-    while (i < n && !after(ours, parts[i]))
+    while (i < n && !after(ours, parts[i].start))
         i++;
-    return i < n ? 1u << i : 0;
+    return i < n ? parts[i].bits : 0;
 }
 
 bool drafter_takes(const struct config *c, const char *source)
@@ -132,12 +173,16 @@ int drafter_name(const struct config *c, const char *source, char **out, struct 
     static const struct renaming shared[] = {{"norm.", "model.mtp.last_norm."},
                                              {"embed_tokens.", "model.embed_tokens."},
                                              {"word_embeddings.", "model.embed_tokens."},
+                                             {"embed.", "model.embed_tokens."},
+                                             {"head.", "lm_head."},
                                              {"lm_head.", "lm_head."},
                                              {NULL}};
     const char *name = bare(source), *own = in_layer(c, name), *rest;
+    *out = NULL;
+    if (!own && after(name, "norm.") && !drafter_has_last_norm(c))
+        return 0;
     const struct renaming *r =
         find_renaming(own ? forms[c->family->drafter].names : shared, own ? own : name, &rest);
-    *out = NULL;
     if (!r || !r->ours)
         return 0;
     size_t n = strlen(r->ours) + strlen(rest) + 1;

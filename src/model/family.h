@@ -22,10 +22,15 @@ enum { FAMILY_MAX_TYPES = 3, FAMILY_LIST_TEXT = 512 };
 
 /* How checkpoints name the tensors of a layer of multi-token prediction (drafter.h). */
 enum drafter_form {
-    DRAFTER_NONE,   /* the layer is not published or not supported */
-    DRAFTER_AS_MTP, /* mtp.fc, mtp.norm, mtp.layers.0.X */
+    DRAFTER_NONE,        /* the layer is not supported */
+    DRAFTER_UNPUBLISHED, /* no checkpoint has its weights, even if its configuration names such a layer */
+    DRAFTER_AS_MTP,      /* mtp.fc, mtp.norm, mtp.layers.0.X */
+    /* mtp.fc_embedding, mtp.fc_hidden, mtp.hyper_connection_mixer, mtp.layers.0.X */
+    DRAFTER_AS_MTP_OF_STREAMS,
     /* model.layers.N.eh_proj, .enorm, .hnorm, .shared_head.norm and .X after the last layer */
-    DRAFTER_AS_NEXTN
+    DRAFTER_AS_NEXTN,
+    DRAFTER_AS_MTP_NEXTN, /* the same names after mtp.layers.0. */
+    DRAFTER_AS_STAGES     /* mtp.0.e_proj, .h_proj, .enorm, .hnorm, .norm and .X */
 };
 
 struct family {

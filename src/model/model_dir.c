@@ -331,9 +331,15 @@ int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e)
     return open_model(m, path, e);
 }
 
-int model_dir_open_drafter(struct model_dir *m, const char *path, struct moeflux_err *e)
+int model_dir_open_drafter(struct model_dir *m, const char *path, const char *file, struct moeflux_err *e)
 {
-    *m = (struct model_dir){.parts.spread.n_parts = 1, .is_drafter = true};
+    *m = (struct model_dir){.parts.spread.n_parts = 1, .is_drafter = true, .drafter_file = file};
+    if (file && !gguf_is_file(path))
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "%s: a file with the layer of multi-token prediction, expected none for %s, which is no GGUF "
+            "file",
+            file, path);
     return open_model(m, path, e);
 }
 

@@ -90,9 +90,10 @@ static void last(struct builder *b)
 /* Adds what makes the input of a layer of multi-token prediction. */
 static void drafter(struct builder *b)
 {
-    static const char *const norms[] = {DRAFTER_LAST_NORM, DRAFTER_EMBEDDING_NORM, DRAFTER_HIDDEN_NORM};
-    for (size_t i = 0; i < sizeof norms / sizeof *norms; i++)
-        add(b, norms[i], 0, b->c->hidden, false);
+    if (drafter_has_last_norm(b->c))
+        add(b, DRAFTER_LAST_NORM, 0, b->c->hidden, false);
+    add(b, DRAFTER_EMBEDDING_NORM, 0, b->c->hidden, false);
+    add(b, DRAFTER_HIDDEN_NORM, 0, drafter_norm_width(b->c), false);
     add(b, DRAFTER_EMBEDDING_FC, b->c->hidden, b->c->hidden, false);
     add(b, DRAFTER_HIDDEN_FC, b->c->hidden, b->c->hidden, false);
 }

@@ -51,7 +51,7 @@ for device in reference auto; do
 done
 
 claim gguf_files_with_the_layer_propose_too
-for name in qwen35moe glm4moe glmdsa; do
+for name in qwen35moe glm4moe glmdsa qwen4exp; do
     python3 tests/lib/gguf_drafter.py tests/models/gguf/$name.gguf "$tmp/nextn.gguf"
     for kind in off mtp; do
         run 0 "$MOEFLUX" -m "$tmp/nextn.gguf" --device cpu --raw -p 'a b c' --temp 0 -n 40 --ignore-eos --json \
@@ -63,6 +63,18 @@ for name in qwen35moe glm4moe glmdsa; do
     run 0 "$MOEFLUX" inspect "$tmp/nextn.gguf" --json
     json_is 'j["multi_token_prediction"], j["tensors_left_out"]' '(True, 0)'
 done
+python3 tests/lib/gguf_drafter.py tests/models/gguf/qwen4exp.gguf "$tmp/alone.gguf" alone
+# proposed MODEL DRAFT: the answer, and how many of its tokens were drafted and accepted.
+proposed() {
+    run 0 "$MOEFLUX" -m "$1" --device cpu --raw -p 'a b c' --temp 0.8 -s 3 -n 40 --ignore-eos --json --draft "$2"
+    json '[j["tokens"], j["drafted_tokens"], j["accepted_tokens"]]'
+}
+proposed "$tmp/nextn.gguf" mtp >"$tmp/inside"
+proposed tests/models/gguf/qwen4exp.gguf "mtp:$tmp/alone.gguf" >"$tmp/alone"
+cmp -s "$tmp/inside" "$tmp/alone" || fault "$(cat "$tmp/inside" "$tmp/alone")"
+fails 1 'glm4moe.gguf: no tensors .*nextn' -m tests/models/gguf/qwen4exp.gguf --device cpu --raw -p a \
+    --draft mtp:tests/models/gguf/glm4moe.gguf
+fails 1 'alone.gguf: .*GGUF' -m "$model" --device cpu -p a --draft "mtp:$tmp/alone.gguf"
 fails 1 'nextn.eh_proj' -m tests/models/gguf/qwen35moe.gguf --device cpu --raw -p a --draft mtp
 
 claim convert_keeps_the_layer
@@ -81,6 +93,35 @@ convert_keeps() {
 }
 convert_keeps "$model"
 convert_keeps "$tmp/nextn.gguf"
+
+run 0 "$MOEFLUX" convert tests/models/gguf/qwen4exp.gguf "$tmp/kept" --mtp "$tmp/alone.gguf"
+proposed "$tmp/kept" mtp >"$tmp/converted"
+cmp -s "$tmp/inside" "$tmp/converted" || fault "$(cat "$tmp/inside" "$tmp/converted")"
+rm -r "$tmp/kept"
+run 2 "$MOEFLUX" convert tests/models/gguf/qwen4exp.gguf "$tmp/none" --mtp "$tmp/alone.gguf" --no-mtp
+run 1 "$MOEFLUX" convert tests/models/tiny "$tmp/none" --mtp "$tmp/alone.gguf"
+
+claim layers_of_other_parts_are_used_and_converted
+python3 -c 'print(*[(37 * i + 5) % 103 for i in range(20)])' >"$tmp/ids"
+least=0
+for name in qw4-plain mimo-odd step-plain glm53f-plain v4-odd; do
+    python3 tests/lib/st_drafter.py tests/models/families/$name "$tmp/with"
+    run 0 "$MOEFLUX" inspect "$tmp/with" --json
+    json_is 'j["multi_token_prediction"]' True
+    run 0 "$MOEFLUX" convert "$tmp/with" "$tmp/kept"
+    for dir in with kept; do
+        for how in '--temp 0' '--temp 0.8 -s 3'; do
+            same_as_without -m "$tmp/$dir" --device cpu --tokens-in "$tmp/ids" $how -n 40 --ignore-eos
+            json_is 'j["drafted_tokens"] > 20' True
+        done
+    done
+    run 0 "$MOEFLUX" -m "$tmp/kept" --device cpu --plan --json --draft mtp
+    json_is 'j["multi_token_prediction_bytes"] > 0' True
+    rm -r "$tmp/with" "$tmp/kept"
+done
+least=40
+
+claim convert_leaves_the_layer_out
 run 0 "$MOEFLUX" convert --no-mtp "$model" "$tmp/kept"
 run 0 "$MOEFLUX" inspect "$tmp/kept" --json
 json_is 'j["multi_token_prediction"]' False

@@ -1,6 +1,8 @@
 """Adds a layer of multi-token prediction to a GGUF file, or replaces what it has of one: the tensors of its last
-layer with attention once more, and a join that halves the embedding and the hidden state.
-usage: gguf_drafter.py SOURCE RESULT"""
+layer with attention once more, and a join that halves the embedding and the hidden state. With several residual
+streams it also has the model's last mix once more. ALONE: RESULT has only the layer and the embedding, and its mix has
+the names of a model's.
+usage: gguf_drafter.py SOURCE RESULT [ALONE]"""
 import struct, sys
 
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
@@ -68,8 +70,15 @@ def main():
     rows = b''.join(struct.pack(f'<{2 * hidden}f', *(0.5 if c % hidden == i else 0 for c in range(2 * hidden)))
                     for i in range(hidden))
     bodies.append((new + 'nextn.eh_proj.weight', (2 * hidden, hidden), F32, rows))
-    for name in 'enorm', 'hnorm', 'shared_head_norm':
-        bodies.append((f'{new}nextn.{name}.weight', (hidden,), F32, struct.pack(f'<{hidden}f', *[1] * hidden)))
+    mix = [(new + 'nextn.hc_head_' + b[0][len('output_hc_'):], *b[1:]) for b in bodies if b[0].startswith('output_hc_')]
+    width = next((b[1][0] for b in mix if b[0].endswith('norm.weight')), hidden)
+    bodies += mix
+    for name, n in ('enorm', hidden), ('hnorm', width), *([] if mix else [('shared_head_norm', hidden)]):
+        bodies.append((f'{new}nextn.{name}.weight', (n,), F32, struct.pack(f'<{n}f', *[1] * n)))
+    if sys.argv[3:]:
+        prefix = new + 'nextn.hc_head_'
+        bodies = [(('output_hc_' + b[0][len(prefix):]) if b[0].startswith(prefix) else b[0], *b[1:]) for b in bodies
+                  if b[0].startswith((new, 'token_embd.'))]
     head = data[:8] + struct.pack('<QQ', len(bodies), len(keys))
     head += b''.join(text(k) + struct.pack('<I', t) + v for k, t, v in keys)
     at = 0

@@ -389,10 +389,12 @@ static int check_serve(struct options *o, struct moeflux_err *e)
 /* A single directory is only verified. */
 static int check_convert(const struct options *o, struct moeflux_err *e)
 {
-    bool settings = o->lossy || o->half_scales || o->no_mtp || o->bits || o->group || o->expert_bits ||
-                    o->expert_group || o->spread || o->recipe != OPTIONS_NOT_GIVEN ||
+    bool settings = o->lossy || o->half_scales || o->no_mtp || o->mtp || o->bits || o->group ||
+                    o->expert_bits || o->expert_group || o->spread || o->recipe != OPTIONS_NOT_GIVEN ||
                     o->scales != OPTIONS_NOT_GIVEN || o->mode != OPTIONS_NOT_GIVEN ||
                     o->expert_mode != OPTIONS_NOT_GIVEN;
+    if (o->mtp && o->no_mtp)
+        return err_set(e, ERR_USAGE, "--mtp: expected none with --no-mtp");
     if (o->dst)
         return 0;
     if (!o->verify)

@@ -127,6 +127,7 @@ struct options {
     bool help, version, quiet, verify, lossy, half_scales, no_mtp, no_measure, no_selftest;
     const char *src, *dst;                          /* convert; inspect uses `model` */
     const char *spread;                             /* convert: directories with commas between them */
+    const char *mtp;                                /* convert: a file of the layer alone */
     int64_t bits, group, expert_bits, expert_group; /* convert; 0: not given */
     int recipe, scales, mode, expert_mode;          /* indices of the choices; OPTIONS_NOT_GIVEN */
 };

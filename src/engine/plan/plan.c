@@ -143,7 +143,7 @@ static int measure_drafter(uint64_t *bytes, const struct devices *d, const struc
     own.active_experts = 0;
     own.expert_share = 0;
     own.pin = own.usage = NULL;
-    int rc = model_dir_open_drafter(&layer, o->dir, e);
+    int rc = model_dir_open_drafter(&layer, o->dir, o->drafter_file, e);
     if (rc < 0)
         return rc;
     rc = stage_plan_make(&p, &layer, d, &own, e);

@@ -8,9 +8,14 @@
 #include "engine/sequence.h"
 #include "engine/state/stores.h"
 
-static uint32_t hidden_of(const struct moeflux_session *s)
+uint32_t drafter_width(const struct moeflux_model *m)
 {
-    return s->model->dir.config.hidden;
+    return config_width(&(m->drafter ? m->drafter : m)->dir.config);
+}
+
+static uint32_t width_of(const struct moeflux_session *s)
+{
+    return drafter_width(s->model);
 }
 
 /* ---- the drafter ---- */
@@ -69,11 +74,11 @@ static int make_rows(struct moeflux_session *s, struct moeflux_err *e)
 {
     struct drafter_rows *d = &s->drafter;
     const struct moeflux_model *m = s->model;
-    uint32_t hidden = hidden_of(s);
+    uint32_t width = width_of(s);
     d->use = m->drafter_waits ? DRAFTER_WAITS : DRAFTER_FOLLOWS;
     d->cap = m->max_chunk + VERIFY_ROWS;
-    d->waiting = mem_new((uint64_t)d->cap * hidden, sizeof *d->waiting, e);
-    d->chain = mem_new((uint64_t)VERIFY_ROWS * hidden, sizeof *d->chain, e);
+    d->waiting = mem_new((uint64_t)d->cap * width, sizeof *d->waiting, e);
+    d->chain = mem_new((uint64_t)VERIFY_ROWS * width, sizeof *d->chain, e);
     d->ids = mem_new(d->cap, sizeof *d->ids, e);
     d->logits = mem_new(m->dir.config.vocab_size, sizeof *d->logits, e);
     if (!d->waiting || !d->chain || !d->ids || !d->logits)
@@ -87,7 +92,7 @@ int drafter_begin(struct moeflux_session *s, struct moeflux_err *e)
     const struct moeflux_model *m = s->model;
     struct moeflux_err why = {0};
     if (m->dir.config.drafts) {
-        d->own = mem_new(hidden_of(s), sizeof *d->own, e);
+        d->own = mem_new(width_of(s), sizeof *d->own, e);
         return d->own ? 0 : ERR_MEMORY;
     }
     if (!m->drafter)
@@ -151,7 +156,7 @@ static uint32_t drop_first(struct moeflux_session *s, uint32_t n)
 {
     enum { MOST_WAITING = 64, KEPT = 32 };
     struct drafter_rows *d = &s->drafter;
-    uint64_t row = hidden_of(s);
+    uint64_t row = width_of(s);
     if (d->use != DRAFTER_WAITS || d->n + n <= MOST_WAITING)
         return 0;
     uint32_t old = n < KEPT ? (uint32_t)size_min(KEPT - n, d->n) : 0, end = d->end;
@@ -162,19 +167,36 @@ static uint32_t drop_first(struct moeflux_session *s, uint32_t n)
     return n > KEPT ? n - KEPT : 0;
 }
 
-/* Appends the hidden states of n tokens from position `pos` on. */
-static void append(struct moeflux_session *s, uint32_t pos, const float *hidden, uint32_t n)
+/* Copies n hidden states of `width` numbers. A drafter with one residual stream takes the mean of several. */
+static void copy_states(float *to, uint32_t to_width, const float *from, uint32_t width, uint32_t n)
+{
+    uint32_t n_streams = width / to_width;
+    if (n_streams == 1) {
+        memcpy(to, from, (uint64_t)n * width * sizeof *to);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++, to += to_width, from += width)
+        for (uint32_t k = 0; k < to_width; k++) {
+            float sum = 0;
+            for (uint32_t s = 0; s < n_streams; s++)
+                sum += from[(uint64_t)s * to_width + k];
+            to[k] = sum / (float)n_streams;
+        }
+}
+
+/* Appends the hidden states of n tokens, `width` numbers of each, from position `pos` on. */
+static void append(struct moeflux_session *s, uint32_t pos, const float *hidden, uint32_t width, uint32_t n)
 {
     struct drafter_rows *d = &s->drafter;
-    uint64_t row = hidden_of(s);
+    uint32_t row = width_of(s);
     if (d->mark != s->mark || d->end != pos)
         go_back(s, pos);
     uint32_t dropped = drop_first(s, n);
     if (d->n + n - dropped > d->cap || dropped)
         begin_at(d, pos + dropped);
-    hidden += dropped * row;
+    hidden += (uint64_t)dropped * width;
     n -= dropped;
-    memcpy(d->waiting + d->n * row, hidden, n * row * sizeof *hidden);
+    copy_states(d->waiting + (uint64_t)d->n * row, row, hidden, width, n);
     d->n += n;
     d->end += n;
     d->mark = s->mark;
@@ -183,29 +205,30 @@ static void append(struct moeflux_session *s, uint32_t pos, const float *hidden,
 /* Takes the hidden states of a batch of sequences. */
 static void take_batch(const struct work *w, const float *hidden)
 {
+    uint32_t width = config_width(&w->m->dir.config);
     for (uint32_t i = 0; i < w->n; i++)
         if (drafter_wants(w->list[i]))
-            append(w->list[i], w->list[i]->pos + w->ahead, hidden + i * (uint64_t)hidden_of(w->list[i]), 1);
+            append(w->list[i], w->list[i]->pos + w->ahead, hidden + (uint64_t)i * width, width, 1);
 }
 
 void drafter_take(const struct work *w, const float *hidden)
 {
     struct moeflux_session *s = w->list[0];
-    uint64_t row = hidden_of(s);
+    uint32_t width = config_width(&w->m->dir.config), row = width_of(s);
     if (w->is_batched && !w->is_chain)
         take_batch(w, hidden);
     else if (w->m->dir.config.drafts)
-        memcpy(s->drafter.own, hidden + (w->n - 1) * row, row * sizeof *hidden);
+        memcpy(s->drafter.own, hidden + (uint64_t)(w->n - 1) * row, row * sizeof *hidden);
     else if (drafter_wants(s) && w->is_chain)
-        memcpy(s->drafter.chain, hidden, w->n * row * sizeof *hidden);
+        copy_states(s->drafter.chain, row, hidden, width, w->n);
     else if (drafter_wants(s))
-        append(s, s->pos + w->ahead, hidden, w->n);
+        append(s, s->pos + w->ahead, hidden, width, w->n);
 }
 
 void drafter_take_chained(struct moeflux_session *s, uint32_t at)
 {
     if (drafter_wants(s))
-        append(s, s->pos, s->drafter.chain + (uint64_t)at * hidden_of(s), 1);
+        append(s, s->pos, s->drafter.chain + (uint64_t)at * width_of(s), width_of(s), 1);
 }
 
 /* ---- rows ---- */
@@ -244,7 +267,7 @@ static int give_up(struct drafter_rows *d, int rc)
 int drafter_follow(struct moeflux_session *s, struct moeflux_err *e)
 {
     struct drafter_rows *d = &s->drafter;
-    uint64_t row = hidden_of(s);
+    uint64_t row = width_of(s);
     if (!d->rows || d->use != DRAFTER_FOLLOWS || d->mark != s->mark || d->end != s->pos || s->pos == 0)
         return 0;
     uint32_t n = find_ids(s, s->pos - 1);
@@ -290,7 +313,7 @@ int drafter_fork(struct moeflux_session *to, struct moeflux_session *from, struc
 {
     const struct drafter_rows *a = &from->drafter;
     struct drafter_rows *b = &to->drafter;
-    uint64_t row = hidden_of(to);
+    uint64_t row = width_of(to);
     if (!b->rows)
         return 0;
     begin_at(b, to->pos);

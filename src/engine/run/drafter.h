@@ -35,8 +35,8 @@ struct drafter_rows {
     uint32_t end;                 /* position after the last hidden state */
     uint64_t mark;                /* moeflux_session.mark, when `end` was set */
     uint32_t n;                   /* hidden states that wait: those of positions end - n to end - 1 */
-    float *waiting;               /* f32 [cap][hidden] */
-    float *chain;                 /* f32 [VERIFY_ROWS][hidden], of the last chain's tokens */
+    float *waiting;               /* f32 [cap][drafter_width] */
+    float *chain;                 /* f32 [VERIFY_ROWS][drafter_width], of the last chain's tokens */
     int32_t *ids;                 /* [cap], the tokens of the rows that follow */
     float *logits;                /* [vocab_size] */
     uint32_t cap;
@@ -51,6 +51,9 @@ struct drafter_rows {
 /* Opens the drafter of a model that is open on one device and holds all its experts. o: the model's options.
  * ERR_UNSUPPORTED: it has none, or cannot use it. */
 int drafter_open(struct moeflux_model *m, const struct moeflux_options *o, struct moeflux_err *e);
+
+/* Returns the numbers of a hidden state that goes to a model's drafter, or of a drafter's own. */
+uint32_t drafter_width(const struct moeflux_model *m);
 
 /* Make and free what a new sequence needs; nothing without a drafter. */
 int drafter_begin(struct moeflux_session *s, struct moeflux_err *e);

@@ -309,7 +309,7 @@ static void feed(const struct work *w, struct stage *at)
 {
     const struct moeflux_session *s = w->list[0];
     const struct drafter_rows *d = &s->drafter;
-    uint64_t from = (uint64_t)(s->pos + w->ahead - d->fed_pos) * w->m->dir.config.hidden;
+    uint64_t from = (uint64_t)(s->pos + w->ahead - d->fed_pos) * config_width(&w->m->dir.config);
     memcpy(at->fed.host, d->fed + from, pass_hidden_bytes(w->m, w->n));
 }
 

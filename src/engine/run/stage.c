@@ -69,9 +69,9 @@ static int make_buffers(struct stage *at, const struct moeflux_model *m, const s
     if (rc == 0 && m->n_stages > 1 && !v->x.host)
         rc = exec_buffer_new(at->exec, &at->x, EXEC_HOST, n * config_width(c) * sizeof(float), e);
     if (rc == 0 && m->keeps_hidden && !v->x.host)
-        rc = exec_buffer_new(at->exec, &at->last, EXEC_HOST, n * c->hidden * sizeof(float), e);
+        rc = exec_buffer_new(at->exec, &at->last, EXEC_HOST, n * config_width(c) * sizeof(float), e);
     if (rc == 0 && c->drafts)
-        rc = exec_buffer_new(at->exec, &at->fed, EXEC_HOST, n * c->hidden * sizeof(float), e);
+        rc = exec_buffer_new(at->exec, &at->fed, EXEC_HOST, n * config_width(c) * sizeof(float), e);
     return rc;
 }
 

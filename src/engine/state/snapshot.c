@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 #include "base/mem.h"
+#include "engine/run/drafter.h"
 #include "engine/state/stores.h"
 
 bool snapshot_has_old_form(const struct moeflux_model *m)
@@ -163,7 +164,7 @@ uint64_t snapshot_drafter_bytes(const struct moeflux_model *m, const struct snap
 {
     const struct snapshot h = snapshot_of_drafter(m, d);
     return sizeof *d + body_bytes(m->drafter, &h) +
-           (uint64_t)d->n_waiting * m->dir.config.hidden * sizeof(float);
+           (uint64_t)d->n_waiting * drafter_width(m) * sizeof(float);
 }
 
 /* ---- the header ---- */

@@ -234,7 +234,7 @@ static void get_drafter(struct source *r)
     const struct snapshot h = snapshot_of_drafter(s->model, d);
     get_layer(r, s->drafter.rows, 0, &h);
     stage_give_all(s->model->drafter);
-    get_numbers(r, s->drafter.waiting, (uint64_t)d->n_waiting * s->model->dir.config.hidden * sizeof(float),
+    get_numbers(r, s->drafter.waiting, (uint64_t)d->n_waiting * drafter_width(s->model) * sizeof(float),
                 KV_TYPE_F32, 0);
 }
 

@@ -146,7 +146,7 @@ static void put_drafter(struct writer *w, const struct snapshot_drafter *d)
         return;
     put_layer(w, s->drafter.rows, 0, &h);
     stage_give_all(s->model->drafter);
-    put(w, s->drafter.waiting, (uint64_t)d->n_waiting * s->model->dir.config.hidden * sizeof(float));
+    put(w, s->drafter.waiting, (uint64_t)d->n_waiting * drafter_width(s->model) * sizeof(float));
 }
 
 static void put_all(struct writer *w, const struct snapshot *h, const struct snapshot_drafter *d)

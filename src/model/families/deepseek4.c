@@ -1,6 +1,7 @@
 /* DeepSeek-V4: attention over one latent a position, in a window and over compressed positions, of which an
  * indexer chooses in some layers; several residual streams; experts that a table by the token's id names in
- * the first layers, sqrt(softplus) scores in the others. Vision and multi-token prediction are left out.
+ * the first layers, sqrt(softplus) scores in the others. The layer of multi-token prediction has a window alone.
+ * Vision is left out.
  * Defaults are those of transformers' configuration. */
 #include <jansson.h>
 #include <math.h>
@@ -222,6 +223,7 @@ static void read_experts(struct config *c, struct json_view *v)
     c->clamps_inputs = true;
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
         c->layers[i].clamp = c->layers[i].shared_clamp = limit;
+    c->drafter.clamp = c->drafter.shared_clamp = limit;
     set_tables(c, v);
 }
 
@@ -242,9 +244,12 @@ static void read(struct config *c, struct json_view *v)
     kinds[HEAVY].compressed.ratio = read_ratio(v, HEAVY, "compress_rate_hca");
     read_index(v, &kinds[SPARSE].compressed);
     set_layers(c, v, kinds);
+    config_set_drafter(c, &kinds[SLIDING], true);
     read_ropes(c, v, &ropes, a.rope_dim);
     read_experts(c, v);
     config_read_streams(c, v);
+    c->drafter.blocks[0].mix = "hc_attn";
+    c->drafter.blocks[1].mix = "hc_ffn";
 }
 
 /* Names of the publisher's checkpoint. */
@@ -273,6 +278,7 @@ const struct family family_deepseek4 = {
     .own_key = "compress_ratios",
     .chat = "deepseek-v4",
     .read = read,
+    .drafter = DRAFTER_AS_STAGES,
     .renamed = renamed,
     .bare_names = true,
     .longer_lists = true,

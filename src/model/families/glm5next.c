@@ -1,6 +1,7 @@
 /* GLM-5.3-Flash: Kimi Delta Attention, and in every fourth layer latent attention without rotary keys, with
  * an indexer of pooled keys; several residual streams with a doubly stochastic mix; the first layers are
- * dense, all activations clamped. Its vision and its multi-token prediction are left out. */
+ * dense, all activations clamped. The layer of multi-token prediction has one residual stream. Its vision is left
+ * out. */
 #include <jansson.h>
 
 #include "args.h"
@@ -61,6 +62,7 @@ static void read_clamps(struct config *c, struct json_view *v)
     c->clamps_inputs = true;
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++)
         c->layers[i].clamp = c->layers[i].shared_clamp = clamp;
+    c->drafter.clamp = c->drafter.shared_clamp = clamp;
     for (uint32_t i = 0; i < c->n_parts; i++)
         if (c->parts[i].kind == PART_DENSE)
             c->parts[i].dense.clamp = clamp;
@@ -85,6 +87,7 @@ static void read(struct config *c, struct json_view *v)
         v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: qk_rope_head_dim is %u, expected 0", v->where,
                         full->latent.rope_dim);
     config_read_sigmoid_router(c, v);
+    config_set_drafter(c, full, true);
     config_read_first_dense(c, v, full);
     read_delta(v, &delta->delta);
     read_layers(c, v, full, delta);
@@ -113,6 +116,7 @@ const struct family family_glm5next = {
     .types = {"glm5_next", "glm5_next_text"},
     .own_key = "index_kpool",
     .read = read,
+    .drafter = DRAFTER_AS_NEXTN,
     .renamed = renamed,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",

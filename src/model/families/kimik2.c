@@ -8,6 +8,7 @@ const struct family family_kimik2 = {
     .id = 5,
     .types = {"kimi_k2", "kimi_k25"},
     .read = config_read_latent,
+    .drafter = DRAFTER_UNPUBLISHED,
     .router_bias = "gate.e_score_correction_bias",
     .shared = "shared_experts",
     .mlx_prefix = "",

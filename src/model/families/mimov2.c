@@ -1,6 +1,7 @@
 /* MiMo-V2-Flash: grouped-query attention whose values have fewer channels than its keys and a factor; in most
  * layers a window, sinks and more key heads than in the others; each kind has a table of angles. The first
- * layer is dense; experts with a biased router, no shared expert. Multi-token prediction is left out. */
+ * layer is dense; experts with a biased router, no shared expert. Layers of multi-token prediction have a window
+ * and are dense. */
 #include <jansson.h>
 #include <string.h>
 
@@ -108,6 +109,7 @@ static void read(struct config *c, struct json_view *v)
     if (!json_view_get(v, "mlp_layer_types"))
         config_need(v, "moe_layer_freq");
     config_read_moe_flags(c, v, "moe_layer_freq");
+    config_set_drafter(c, m.sliding, false);
     config_read_dense(c, v, "intermediate_size");
     read_heads(v, &m);
     c->n_ropes = 2;
@@ -129,6 +131,7 @@ const struct family family_mimov2 = {
     .types = {"mimo_v2_flash"},
     .own_key = "add_swa_attention_sink_bias",
     .read = read,
+    .drafter = DRAFTER_AS_MTP_NEXTN,
     .renamed = renamed,
     .router_bias = "gate.e_score_correction_bias",
     .mlx_prefix = "",

@@ -29,6 +29,7 @@ const struct family family_minimaxm2 = {
     .id = 6,
     .types = {"minimax_m2", "minimax"},
     .read = read,
+    .drafter = DRAFTER_UNPUBLISHED,
     .inner_key = "intermediate_size",
     .renamed = names_of_mixtral,
     .router_bias = "e_score_correction_bias",

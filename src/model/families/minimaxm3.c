@@ -146,6 +146,7 @@ const struct family family_minimaxm3 = {
     .types = {"minimax_m3_vl", "minimax_m3_vl_text"},
     .own_key = "sparse_attention_config",
     .read = read,
+    .drafter = DRAFTER_UNPUBLISHED,
     .inner_key = "intermediate_size",
     .act = "swigluoai",
     .renamed = renamed,

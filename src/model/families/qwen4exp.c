@@ -1,5 +1,6 @@
 /* Qwen3.8-Flash-Next: Qwen3.5's mixers, with an indexer in attention; several residual streams; rows of
- * n-gram tables before some layers' mixers. Its vision and its multi-token prediction are left out. */
+ * n-gram tables before some layers' mixers. The layer of multi-token prediction has no table. Its vision is left
+ * out. */
 #include <inttypes.h>
 #include <jansson.h>
 
@@ -148,6 +149,7 @@ const struct family family_qwen4exp = {
     .own_key = "hc_lowrank",
     .chat = "qwen3.5",
     .read = read,
+    .drafter = DRAFTER_AS_MTP_OF_STREAMS,
     .shared_gate = "shared_expert_gate",
     .shared = "shared_expert",
     .mlx_prefix = "language_model.",

@@ -1,7 +1,8 @@
 /* Step-3.5 and Step-3.7: grouped-query attention with gates of heads; in most layers a window, and more heads
  * than in the others; each kind has a table of angles. The first layers are dense; experts with a biased
- * router and a shared expert, with clamped activations in some layers. The vision of Step-3.7 and multi-token
- * prediction, whose layers follow in all lists, are left out. */
+ * router and a shared expert, with clamped activations in some layers. The layers of multi-token
+ * prediction, which are dense and take hidden states before the last norm, follow in all lists. The vision of
+ * Step-3.7 is left out. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -60,6 +61,17 @@ static void read_moe_layers(struct config *c, struct json_view *v, const struct 
             config_set_layer(c, (uint32_t)layer, is_sliding(c, m, (uint32_t)layer) ? m->sliding : m->full,
                              true);
     }
+}
+
+/* Reads the kind of the layer of multi-token prediction: the entry after those of the layers, or the first one
+ * of a list of its own. */
+static void read_drafter(struct config *c, struct json_view *v, const struct mixers *m)
+{
+    const json_t *own = json_view_array(v, "mtp_layer_types");
+    const json_t *type =
+        own ? json_array_get(own, 0) : json_array_get(config_layers_list(c, v, "layer_types"), c->n_layers);
+    config_set_drafter(c, json_is_text(type, "sliding_attention") ? m->sliding : m->full, false);
+    c->drafts_raw = true;
 }
 
 /* Returns the first of two keys that is there, else the second. */
@@ -206,6 +218,7 @@ static void read(struct config *c, struct json_view *v)
         config_read_mlp_types(c, v);
     else
         read_moe_layers(c, v, &m);
+    read_drafter(c, v, &m);
     config_read_dense(c, v, "intermediate_size");
     read_heads(c, v, &m);
     c->n_ropes = 2;
@@ -238,6 +251,7 @@ const struct family family_step35 = {
     .types = {"step3p5", "step3p7"},
     .own_key = "share_expert_dim",
     .read = read,
+    .drafter = DRAFTER_AS_NEXTN,
     .renamed = renamed,
     .longer_lists = true,
     .router_bias = "router_bias",

@@ -186,6 +186,20 @@ static void put_windows(struct making *m, const char *key, uint64_t of_kinds[2])
     free(numbers);
 }
 
+/* Puts the kind of the layer of multi-token prediction, if the list of windows goes on after the layers. */
+static void put_drafter_window(struct making *m)
+{
+    const struct gguf_value *v = making_find(m, "attention.sliding_window_pattern");
+    uint64_t *sliding = NULL;
+    if (m->rc < 0 || !v || !v->is_list || v->n <= m->n_layers)
+        return;
+    m->rc = gguf_u64_list(m->g, v, &sliding, m->e);
+    if (m->rc == 0)
+        making_put(m, "mtp_layer_types",
+                   json_pack("[s]", sliding[m->n_layers] ? "sliding_attention" : "full_attention"));
+    free(sliding);
+}
+
 /* Returns the angles of a kind of layers, of which dims channels turn. */
 static json_t *rope_of(struct making *m, const char *base, uint64_t dims)
 {
@@ -291,6 +305,7 @@ void config_gqa_put_step35(struct making *m)
     making_put_pairs(m, keys);
     put_windows(m, "attention.head_count_kv", groups);
     put_windows(m, "attention.head_count", heads);
+    put_drafter_window(m);
     making_put_whole(m, "head_dim", dim);
     making_put_whole(m, "num_attention_heads", heads[0]);
     making_put_whole(m, "num_attention_groups", groups[0]);

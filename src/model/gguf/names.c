@@ -12,13 +12,15 @@ struct name {
     const char *theirs, *ours;
 };
 
+#define MIXER "model.hyper_connection_mixer."
+
 static const struct name whole[] = {
     {"token_embd.weight", "model.embed_tokens.weight"},
     {"output_norm.weight", "model.norm.weight"},
     {"output.weight", "lm_head.weight"},
-    {"output_hc_norm.weight", "model.hyper_connection_mixer.hc_norm.weight"},
-    {"output_hc_down.weight", "model.hyper_connection_mixer.input_mix_weight_down.weight"},
-    {"output_hc_up.weight", "model.hyper_connection_mixer.input_mix_weight_up.weight"},
+    {"output_hc_norm.weight", MIXER "hc_norm.weight"},
+    {"output_hc_down.weight", MIXER "input_mix_weight_down.weight"},
+    {"output_hc_up.weight", MIXER "input_mix_weight_up.weight"},
     {"output_hc_fn.weight", "model.hc_head.fn.weight"},
     {"output_hc_base.weight", "model.hc_head.base"},
     {"output_hc_scale.weight", "model.hc_head.scale"},
@@ -296,17 +298,38 @@ static const char *find_drafter(const struct config *c, const char **name, char 
     static const struct name nextn[] = {{"nextn.eh_proj.weight", "model.mtp.fc.weight"},
                                         {"nextn.enorm.weight", DRAFTER_EMBEDDING_NORM},
                                         {"nextn.hnorm.weight", DRAFTER_HIDDEN_NORM},
-                                        {"nextn.shared_head_norm.weight", "model.norm.weight"}};
+                                        {"nextn.shared_head_norm.weight", "model.norm.weight"},
+                                        {"layer_output_norm.weight", "model.norm.weight"},
+                                        {"nextn.hc_head_norm.weight", MIXER "hc_norm.weight"},
+                                        {"nextn.hc_head_down.weight", MIXER "input_mix_weight_down.weight"},
+                                        {"nextn.hc_head_up.weight", MIXER "input_mix_weight_up.weight"},
+                                        {"nextn.hc_head_fn.weight", "model.hc_head.fn.weight"},
+                                        {"nextn.hc_head_base.weight", "model.hc_head.base"},
+                                        {"nextn.hc_head_scale.weight", "model.hc_head.scale"}};
     unsigned layer = 0;
     int n = 0;
-    if (!strcmp(*name, "output_norm.weight"))
+    bool is_norm = !strcmp(*name, "output_norm.weight");
+    if (is_norm && drafter_has_last_norm(c))
         return DRAFTER_LAST_NORM;
+    if (is_norm || begins_with(*name, "output_hc_")) { /* the model's own */
+        snprintf(own, GGUF_NAMES_LENGTH, "blk.%u.", c->n_layers);
+        *name = own;
+        return NULL;
+    }
     if (sscanf(*name, "blk.%9u.%n", &layer, &n) != 1 || n == 0)
         return NULL;
     const char *rest = *name + n;
     snprintf(own, GGUF_NAMES_LENGTH, "blk.%u.%.80s", layer == c->drafts_as ? 0 : 1 + layer, rest);
     *name = own;
     return layer == c->drafts_as ? find_ours(nextn, sizeof nextn / sizeof *nextn, rest) : NULL;
+}
+
+const char *gguf_names_drafter_norm(const struct config *c)
+{
+    bool is_in_mtp = c->family->drafter == DRAFTER_AS_MTP_NEXTN;
+    return c->streams.rank ? "nextn.hc_head_norm"
+           : is_in_mtp     ? "layer_output_norm"
+                           : "nextn.shared_head_norm";
 }
 
 enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH])
@@ -323,7 +346,7 @@ enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, c
         return GGUF_NAMES_OURS;
     }
     if (!strcmp(name, table_theirs))
-        return name_table(c, out) ? GGUF_NAMES_OURS : GGUF_NAMES_UNKNOWN;
+        return c->drafts ? GGUF_NAMES_UNUSED : name_table(c, out) ? GGUF_NAMES_OURS : GGUF_NAMES_UNKNOWN;
     if (begins_with(name, "v.") || begins_with(name, "mm."))
         return GGUF_NAMES_OTHER_PART;
     /* YaRN's tables follow from keys; rope_freqs would change the angles if it is not part of the

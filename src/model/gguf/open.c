@@ -14,6 +14,8 @@
 #include "model/family.h"
 #include "model/fused.h"
 #include "model/gguf/config.h"
+#include "model/gguf/drafter_file.h"
+#include "model/gguf/names.h"
 #include "model/gguf/tensors.h"
 #include "model/model.h"
 #include "model/model_check.h"
@@ -73,9 +75,10 @@ static int check_drafter(const struct model_dir *m, struct moeflux_err *e)
     if (m->has_drafter)
         return 0;
     return err_set(e, ERR_UNSUPPORTED,
-                   "%s: no tensors blk.%u.nextn.eh_proj, enorm, hnorm, shared_head_norm: it has no layer of "
+                   "%s: no tensors blk.%u.nextn.eh_proj, nextn.enorm, nextn.hnorm, %s: it has no layer of "
                    "multi-token prediction",
-                   m->path, m->config.drafts_as);
+                   m->drafter_file ? m->drafter_file : m->path, m->config.drafts_as,
+                   gguf_names_drafter_norm(&m->config));
 }
 
 int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
@@ -86,6 +89,8 @@ int gguf_open_model(struct model_dir *m, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     rc = read_config(m, &g, e);
+    if (rc == 0 && m->drafter_file)
+        rc = drafter_file_add(&g, &m->config, m->drafter_file, e);
     if (rc == 0)
         m->has_drafter = gguf_tensors_have_drafter(&g, &m->config);
     if (rc == 0 && m->is_drafter)

@@ -10,6 +10,7 @@
 #include "base/gguf.h"
 #include "base/str.h"
 #include "model/config.h"
+#include "model/drafter.h"
 #include "model/family.h"
 #include "model/gguf/names.h"
 #include "model/names.h"
@@ -108,12 +109,12 @@ static size_t drafter_start(const struct config *c, char out[32])
 
 bool gguf_tensors_have_drafter(const struct gguf *g, const struct config *c)
 {
-    static const char *const parts[] = {"eh_proj", "enorm", "hnorm", "shared_head_norm"};
+    const char *const parts[] = {"nextn.eh_proj", "nextn.enorm", "nextn.hnorm", gguf_names_drafter_norm(c)};
     char name[80], start[32];
     drafter_start(c, start);
     size_t i = 0, n = sizeof parts / sizeof *parts;
-    for (bool has = c->family->drafter != DRAFTER_NONE; has && i < n; i += has) {
-        snprintf(name, sizeof name, "%snextn.%s.weight", start, parts[i]);
+    for (bool has = drafter_is_known(c->family); has && i < n; i += has) {
+        snprintf(name, sizeof name, "%s%s.weight", start, parts[i]);
         has = gguf_find_tensor(g, name) != NULL;
     }
     return i == n;
