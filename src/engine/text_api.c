@@ -8,13 +8,10 @@
 #include "engine/run/batched.h"
 #include "engine/sequence.h"
 #include "engine/session.h"
+#include "engine/text_api.h"
 #include "moeflux.h"
 #include "sample/sampler.h"
 #include "text/tokenizer/tokenizer.h"
-
-struct moeflux_tokenizer {
-    struct tokenizer *tokenizer;
-};
 
 struct moeflux_sampler {
     struct sampler *sampler;
@@ -43,6 +40,11 @@ void moeflux_tokenizer_close(struct moeflux_tokenizer *t)
     if (t)
         tokenizer_free(t->tokenizer);
     free(t);
+}
+
+void moeflux_tokenizer_set_progress(struct moeflux_tokenizer *t, const struct moeflux_progress *p)
+{
+    tokenizer_set_progress(t->tokenizer, p);
 }
 
 int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *text, size_t len,

@@ -84,6 +84,9 @@ struct request {           /* zeroed at first; freed with request_free */
      * none */
     const char *skipped_tool;
     struct token_list tokens;
+    /* Set by the caller: count the leading tokens that do not depend on the last message, n_system, too. */
+    bool counts_system;
+    uint32_t n_system;
     bool is_too_long; /* the text has more tokens than the context holds */
 };
 

@@ -138,11 +138,11 @@ static int keep_piece(struct job *j, const struct answer_piece *p, struct moeflu
 
 /* Counts an answer. One that the end of the server cut off before its first token becomes an error, so that
  * the client can ask again: an empty answer would look like the model's. With tokens it stays an answer. */
-static void end_job(struct job *j, struct answer *a)
+static void end_job(struct job *j, const struct moeflux_answer_info *a)
 {
     struct server *s = j->owner;
     struct choice_result *r = &j->choices->result;
-    bool interrupted = r->rc == ERR_INTERRUPTED || (r->rc == 0 && a->stop == ANSWER_INTERRUPTED);
+    bool interrupted = r->rc == ERR_INTERRUPTED || (r->rc == 0 && a->stop == MOEFLUX_STOP_INTERRUPTED);
     if (interrupted && r->n_answered == 0)
         r->rc = err_set(&r->error, ERR_INTERRUPTED, SERVER_ENDS);
     answers_count_engine(s);

@@ -9,7 +9,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "generate/generator.h"
+#include "generate/chat_api.h"
 #include "generate/workers.h"
 #include "server/answers.h"
 #include "server/http.h"
@@ -88,8 +88,9 @@ static int describe_weights(struct server *s, struct moeflux_err *e)
     return 0;
 }
 
-int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
+int server_start(struct server *s, struct moeflux_chat *chat, struct moeflux_err *e)
 {
+    struct generator *g = &chat->generator;
     const struct server_options *o = &s->options;
     if (!g->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a server needs", g->dir);

@@ -306,7 +306,7 @@ static void a_schema_and_a_grammar_bind_the_answer(void **state)
     moeflux_request_free(r);
 }
 
-static void expect_prompt(struct moeflux_chat *c, const struct moeflux_request *r, const char *text)
+static void expect_prompt(struct moeflux_chat *c, struct moeflux_request *r, const char *text)
 {
     struct moeflux_err e = {0};
     struct moeflux_tokenizer *t;
