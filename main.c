@@ -38,6 +38,7 @@ struct serving {
     const struct options *options;
     struct bar bar;
     struct loaded loaded;
+    struct request_options request;
 };
 
 static void tell_warning(void *ctx, const char *text)
@@ -105,7 +106,7 @@ static struct server_options server_options_of(const struct options *o, struct s
         .address_connections =
             o->address_connections == OPTIONS_NOT_GIVEN ? SERVE_CHOOSES : (uint32_t)o->address_connections,
         .grace_s = (uint32_t)o->grace,
-        .request = options_request(o),
+        .request = &s->request,
         .tell = tell_warning,
         .lost = wake,
         .ctx = s,
@@ -114,7 +115,7 @@ static struct server_options server_options_of(const struct options *o, struct s
 
 static int serve(const struct options *o, const struct term *t, struct moeflux_err *e)
 {
-    struct serving s = {.options = o};
+    struct serving s = {.options = o, .request = options_request(o)};
     if (signals_catch_interrupt(e))
         return ERR_IO;
     signals_catch_termination();

@@ -307,8 +307,7 @@ struct moeflux_stats { /* since open or the last moeflux_model_reset_stats */
     struct moeflux_device_stats devices[MOEFLUX_MAX_DEVICES];
 };
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out);
-/* Adds the statistics of a copy of the same model on other devices, which computes at the same time: counts
- * are sums, times the longer ones, and there is a row for each device. */
+/* Adds those of a copy on other devices: counts are sums, times the longer ones, each device has a row. */
 void moeflux_stats_add(struct moeflux_stats *to, const struct moeflux_stats *more);
 void moeflux_model_reset_stats(struct moeflux_model *m);
 /* Fills counts [n_layers][n_experts] with how often each expert was used: once a token, once a chunk of a
@@ -499,6 +498,10 @@ void moeflux_tokenizer_set_progress(struct moeflux_tokenizer *t, const struct mo
  * else they are text. Invalid UTF-8 becomes U+FFFD. No BOS is added (moeflux_tokenizer_bos). */
 int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *text, size_t len,
                                  bool parse_special, int32_t *ids, size_t cap, struct moeflux_err *e);
+/* Does the same, with all ids in *ids, which the caller frees with free(); NULL if there are none. add_bos:
+ * they begin with moeflux_tokenizer_bos. */
+int64_t moeflux_tokenizer_encode_all(const struct moeflux_tokenizer *t, const char *text, size_t len,
+                                     bool parse_special, bool add_bos, int32_t **ids, struct moeflux_err *e);
 /* Sets *bytes to the bytes of one token, which may be a part of a character, and returns their number; 0 for
  * an id without a token. *bytes is borrowed from the tokenizer. */
 size_t moeflux_tokenizer_bytes(const struct moeflux_tokenizer *t, int32_t id, const char **bytes);
@@ -591,17 +594,15 @@ struct moeflux_answer;
  * template answers requests with `raw` only, one without a tokenizer those of moeflux_request_set_ids.
  * Errors: _IO, _FORMAT, _UNSUPPORTED, _MEMORY. */
 int moeflux_chat_open(struct moeflux_chat **out, struct moeflux_model *m, struct moeflux_err *e);
-/* Lets the chat compute answers in sessions of n models: copies of one that were opened on different devices.
- * Replaces those that it had, of which it keeps nothing, so that a chat can go on after a device was lost.
- * To be called while no answer is computed. Errors: _USAGE (n is 0 or above MOEFLUX_MAX_DEVICES), _MEMORY; in
- * this case the chat has no model and can only be closed. */
+/* Lets the chat compute answers in sessions of n models: copies of one on different devices. They replace
+ * those that it had, as after the loss of a device. To be called while no answer is computed. Errors: _USAGE
+ * (n is not 1 to MOEFLUX_MAX_DEVICES), _MEMORY: the chat can only be closed then. */
 int moeflux_chat_use_models(struct moeflux_chat *c, struct moeflux_model *const *models, uint32_t n,
                             struct moeflux_err *e);
 /* Closes a chat, once no answer is computed. Requests, sessions and answers remain. NULL is legal. */
 void moeflux_chat_close(struct moeflux_chat *c);
 
-/* Checks a Jinja text without a model: whether it can be parsed. Errors: _FORMAT, _UNSUPPORTED, _MEMORY; the
- * text begins with "chat template". */
+/* Checks without a model whether a Jinja text can be parsed. Errors: _FORMAT, _UNSUPPORTED, _MEMORY. */
 int moeflux_template_check(const char *text, struct moeflux_err *e);
 /* Replaces the model's chat template by a Jinja text (NULL: it stays), and sets more variables of the
  * template: a JSON object (NULL: none), over which a request's chat_template_kwargs take precedence. To be
@@ -610,8 +611,8 @@ int moeflux_template_check(const char *text, struct moeflux_err *e);
 int moeflux_chat_use_template(struct moeflux_chat *c, const char *template_text, const char *variables,
                               struct moeflux_err *e);
 
-/* Checks that the form of calls in the chat template is known, so that requests may have tools. name: begins
- * the error. Errors: _UNSUPPORTED. */
+/* Checks that requests may have tools: the template's form of calls is known. name: begins the error. Errors:
+ * _UNSUPPORTED. */
 int moeflux_chat_check_tools(const struct moeflux_chat *c, const char *name, struct moeflux_err *e);
 /* Returns the chat's model, the first one if it has several. */
 struct moeflux_model *moeflux_chat_model(const struct moeflux_chat *c);
@@ -634,8 +635,8 @@ int moeflux_request_set(struct moeflux_request *r, const char *name, const char 
  * above. */
 int moeflux_request_set_text(struct moeflux_request *r, const char *name, const char *text,
                              struct moeflux_err *e);
-/* Reads a file with a JSON list of functions, for the field tools, and checks it without a model. The caller
- * frees *out with free(); NULL after a failure. Errors: _IO, _FORMAT, _MEMORY. */
+/* Reads a file for the field tools, a list of functions, and checks it without a model. The caller frees *out
+ * with free(); NULL after a failure. Errors: _IO, _FORMAT, _MEMORY. */
 int moeflux_tools_read(const char *path, char **out, struct moeflux_err *e);
 /* Appends a message to the field messages. role: "system", "user", "assistant" or "tool". Invalid UTF-8
  * becomes U+FFFD. Errors: _USAGE (messages was set to something else than an array), _MEMORY. */
@@ -648,8 +649,8 @@ int moeflux_request_add_message(struct moeflux_request *r, const char *json, str
  * Errors: as moeflux_request_say. */
 int moeflux_request_add_answer(struct moeflux_request *r, const struct moeflux_answer *a,
                                struct moeflux_err *e);
-/* Sets the prompt to n token ids, which are used as they are, instead of the fields prompt and messages.
- * n 0: the fields have it again. Copied. Errors: _USAGE (an argument is NULL), _MEMORY. */
+/* Sets the prompt to n token ids, instead of the fields prompt and messages. n 0: to the fields again.
+ * Copied. Errors: _USAGE (an argument is NULL), _MEMORY. */
 int moeflux_request_set_ids(struct moeflux_request *r, const int32_t *ids, size_t n, struct moeflux_err *e);
 
 /* A file with the state after a prompt, for later prompts that begin alike. An answer loads it into the
@@ -662,13 +663,11 @@ struct moeflux_prompt_file {
     struct moeflux_err err;         /* set: why it could not be written, which fails no answer */
 };
 
-/* How an answer is computed that has the chat to itself: its prompt is evaluated in whole chunks, without
- * checkpoints for a next prompt, and its tokens are never decoded together with others'. Every member may be
- * NULL. What they point to is borrowed until the request is freed. */
+/* How an answer is computed by itself: its prompt in whole chunks, without checkpoints for a next prompt, its
+ * tokens never together with others'. Members may be NULL; what they point to is borrowed by the request. */
 struct moeflux_alone {
     const struct moeflux_outputs *outputs; /* results of the prompt's evaluation */
-    /* Receives the logits after the prompt, [vocab_size], before the first token is sampled. A negative
-     * result ends the answer with that code. */
+    /* Receives the logits after the prompt, [vocab_size]. A negative result ends the answer with it. */
     int (*evaluated)(void *ctx, const float *logits, struct moeflux_err *e);
     void *ctx;
     struct moeflux_prompt_file *file;
@@ -804,38 +803,35 @@ void moeflux_answer_free(struct moeflux_answer *a); /* NULL is legal */
 /* --- conversations --- */
 
 /* Questions and their answers in one session. An answer stays in the session as it was sampled, if the
- * template allows that, so a question costs no more than its own tokens. Used by one thread at a time, except
- * moeflux_conversation_cancel; its answers are computed alone (struct moeflux_alone). */
+ * template allows that, so a question costs no more than its own tokens. Used by one thread at a time; its
+ * answers are computed alone (struct moeflux_alone). */
 struct moeflux_conversation;
 
-/* Creates an empty conversation, or one from a text of moeflux_conversation_write, `len` bytes. name: begins
- * the errors, such as a file. The caller owns *out (moeflux_conversation_free); NULL after a failure. Errors:
- * _MEMORY, _FORMAT. */
+/* Creates an empty conversation, or one from a text of moeflux_conversation_write. name: begins the errors.
+ * The caller owns *out (moeflux_conversation_free); NULL after a failure. Errors: _MEMORY, _FORMAT. */
 int moeflux_conversation_new(struct moeflux_conversation **out, struct moeflux_err *e);
 int moeflux_conversation_read(struct moeflux_conversation **out, const char *text, size_t len,
                               const char *name, struct moeflux_err *e);
 void moeflux_conversation_free(struct moeflux_conversation *v); /* NULL is legal */
 
 /* Lets a conversation be held in a session of the chat. Both must outlive it. What the session has of its
- * tokens is reused, such as a state that was loaded; nothing is evaluated yet. how: as in _use. Errors:
- * _USAGE (no tokenizer, or a session of another model), _NO_FIT (its tokens are more than the session holds),
- * _FORMAT (its tokens are not the model's), and those of _use. */
+ * tokens, such as a loaded state, is reused. Errors: _USAGE (no tokenizer, a session of another model),
+ * _NO_FIT (more tokens than the session holds), _FORMAT (not the model's tokens), and those of _use. */
 int moeflux_conversation_attach(struct moeflux_conversation *v, struct moeflux_chat *c,
                                 struct moeflux_session *s, const struct moeflux_request *how,
                                 struct moeflux_err *e);
-/* Sets how answers are computed from now on: by the request's fields of sampling, limits, thinking and forms.
- * Its prompt and tools are not used. Copied. Without a seed each answer draws one. Errors: those of
- * moeflux_chat_answer that concern the request; nothing changes. */
+/* Sets how answers are computed from now on: by the request's fields except prompt, messages and tools.
+ * Copied. Without a seed each answer draws one. Errors: those of moeflux_chat_answer that concern the
+ * request; nothing changes. */
 int moeflux_conversation_use(struct moeflux_conversation *v, const struct moeflux_request *how,
                              struct moeflux_err *e);
 
 /* Appends a question; `instead`: in the place of the last one. It replaces a question without an answer.
- * Invalid UTF-8 becomes U+FFFD. Errors, which change nothing: _USAGE (not attached), _NO_FIT (the session
- * does not hold it), _UNSUPPORTED, _MEMORY. */
+ * Errors; nothing changes: _USAGE (not attached), _NO_FIT (the session is full), _UNSUPPORTED, _MEMORY. */
 int moeflux_conversation_ask(struct moeflux_conversation *v, const char *text, bool instead,
                              struct moeflux_err *e);
-/* Answers the last question. Arguments and errors are those of moeflux_chat_answer; also _USAGE (there is no
- * question without an answer). An answer of no tokens, or a failure, leaves the question without one. */
+/* Answers the last question. Arguments and errors: as moeflux_chat_answer, and _USAGE (no question without an
+ * answer). An answer of no tokens, or a failure, leaves the question without one. */
 int moeflux_conversation_answer(struct moeflux_conversation *v,
                                 bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
                                 struct moeflux_answer **out, struct moeflux_err *e);
@@ -844,8 +840,6 @@ int moeflux_conversation_answer(struct moeflux_conversation *v,
 int moeflux_conversation_continue(struct moeflux_conversation *v,
                                   bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
                                   struct moeflux_answer **out, struct moeflux_err *e);
-/* Ends the answer that is computed, as moeflux_request_cancel does. */
-void moeflux_conversation_cancel(struct moeflux_conversation *v);
 /* Removes the last answer. The next one has another seed, the next number if the request has one. */
 void moeflux_conversation_unanswer(struct moeflux_conversation *v);
 /* Removes the last question and its answer. */
@@ -869,16 +863,13 @@ struct moeflux_conversation_info { /* pointers are borrowed likewise */
     size_t n_turns;
     const int32_t *tokens; /* [n_tokens] of the system text and all turns */
     size_t n_tokens;
-    /* The model of a conversation that was read: its directory and moeflux_model_fingerprint; NULL, 0: it was
-     * not read. */
-    const char *model;
-    uint64_t fingerprint;
+    const char *model;    /* directory of the model, if the conversation was read; else NULL */
+    uint64_t fingerprint; /* likewise moeflux_model_fingerprint; else 0 */
 };
 struct moeflux_conversation_info moeflux_conversation_get_info(const struct moeflux_conversation *v);
 
-/* Writes an attached conversation as a JSON text, with its tokens, for moeflux_conversation_read. The state
- * is the session's (moeflux_session_save); without it the tokens are evaluated again. The caller frees *out
- * with free(); NULL after a failure. Errors: _USAGE (not attached), _IO, _FORMAT, _MEMORY. */
+/* Writes an attached conversation as a JSON text, without the session's state, which moeflux_session_save
+ * saves. The caller frees *out with free(); NULL after a failure. Errors: _USAGE (not attached), _IO, _MEMORY. */
 int moeflux_conversation_write(const struct moeflux_conversation *v, char **out, struct moeflux_err *e);
 
 /* --- grammars, for callers who sample the tokens themselves --- */

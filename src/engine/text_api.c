@@ -60,6 +60,19 @@ int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *
     return n;
 }
 
+int64_t moeflux_tokenizer_encode_all(const struct moeflux_tokenizer *t, const char *text, size_t len,
+                                     bool parse_special, bool add_bos, int32_t **ids, struct moeflux_err *e)
+{
+    enum token_specials specials = parse_special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT;
+    struct token_list list = {0};
+    int rc = add_bos ? tokenizer_encode_prompt(t->tokenizer, text, len, specials, &list, NULL, e)
+                     : tokenizer_encode(t->tokenizer, text, len, specials, &list, NULL, e);
+    if (rc)
+        token_list_free(&list);
+    *ids = list.ids;
+    return rc ? rc : (int64_t)list.n;
+}
+
 size_t moeflux_tokenizer_bytes(const struct moeflux_tokenizer *t, int32_t id, const char **bytes)
 {
     return tokenizer_bytes(t->tokenizer, id, bytes);

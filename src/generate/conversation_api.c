@@ -164,11 +164,6 @@ int moeflux_conversation_attach(struct moeflux_conversation *v, struct moeflux_c
     return rc ? err_set(e, rc, "%s", why.text) : 0;
 }
 
-void moeflux_conversation_cancel(struct moeflux_conversation *v)
-{
-    moeflux_request_cancel(v->asked);
-}
-
 /* ---- turns ---- */
 
 size_t moeflux_conversation_list(const struct moeflux_conversation *v, struct moeflux_turn *out, size_t cap)

@@ -127,20 +127,6 @@ int generator_set_template(struct generator *s, const char *text, struct json_t 
     return rc;
 }
 
-int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
-                     struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
-{
-    int32_t bos = tokenizer_bos(s->tokenizer);
-    int rc = bos >= 0 ? token_list_add(out, bos, e) : 0;
-    if (rc == 0)
-        rc = tokenizer_encode(s->tokenizer, text, len, specials, out, n_replaced, e);
-    if (rc == 0 && bos >= 0 && out->n > 1 && out->ids[1] == bos) {
-        out->n--;
-        memmove(out->ids, out->ids + 1, out->n * sizeof *out->ids);
-    }
-    return rc;
-}
-
 int generator_check_ids(const struct generator *s, const struct token_list *ids, struct moeflux_err *e)
 {
     for (size_t i = 0; i < ids->n; i++)

@@ -85,11 +85,6 @@ int generator_use_chat(struct generator *s, struct chat_reasoning reasoning, con
 int generator_set_template(struct generator *s, const char *text, struct json_t *variables, const char *what,
                            struct moeflux_err *e);
 
-/* Encodes a text without template. Puts the model's BOS token first, unless the text begins with it. Appends
- * to `out`, which is empty. Other arguments and errors: as in tokenizer_encode. */
-int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
-                     struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
-
 /* Checks ids that the tokenizer has made. ERR_FORMAT: the model has no such token, so the tokenizer is
  * another model's. */
 int generator_check_ids(const struct generator *s, const struct token_list *ids, struct moeflux_err *e);

@@ -111,9 +111,6 @@ int request_encode(struct request *r, struct generator *s, struct moeflux_err *e
 /* Checks that the prompt's tokens fit a sequence of max_context tokens. ERR_USAGE, is_too_long. */
 int request_check_length(struct request *r, uint32_t max_context, struct moeflux_err *e);
 
-/* Returns the key of an id, or of a line without an id; freed with free(). NULL: no memory. */
-char *request_key(const struct json_t *id, uint64_t line);
-
 void request_free(struct request *r);
 
 #endif

@@ -42,7 +42,7 @@ static int encode_raw(struct request *r, struct generator *s, const char *where,
     if (s->most_prompt_bytes && len > s->most_prompt_bytes)
         return err_set(e, ERR_NO_FIT, "the prompt has %zu bytes, expected at most %" PRIu64, len,
                        s->most_prompt_bytes);
-    return generator_encode(s, prompt, len, SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
+    return tokenizer_encode_prompt(s->tokenizer, prompt, len, SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
 }
 
 /* Makes the grammar of the calls in the model's form. */

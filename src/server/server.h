@@ -11,10 +11,10 @@
 
 #include <stdint.h>
 
-#include "generate/request.h"
 #include "moeflux.h"
 
 struct moeflux_chat;
+struct request_options;
 struct server;
 
 struct server_options {    /* strings are borrowed */
@@ -34,7 +34,7 @@ struct server_options {    /* strings are borrowed */
     uint32_t address_connections;   /* most connections of one address; 0: only their total is limited */
     uint32_t most_waiting;          /* most jobs in the queue */
     uint32_t grace_s;               /* time that running answers get after server_stop */
-    struct request_options request; /* values of fields that a request does not have */
+    const struct request_options *request; /* values of fields that a request does not have */
     /* Shows the user a line that is no failure; called on any thread. */
     void (*tell)(void *ctx, const char *text);
     /* Called once on a worker's thread when a device is lost: a thread of the caller is to call

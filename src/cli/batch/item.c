@@ -8,6 +8,7 @@
 #include "api/dialect.h"
 #include "cli/batch/times.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "cli/output.h"
 #include "cli/report/answer_fields.h"
@@ -71,7 +72,7 @@ int batch_item_read(struct batch_item **out, const char *text, size_t len, uint6
         give_form(b, *as_openai);
     else
         *as_openai = b->is_openai;
-    b->key = request_key(b->is_openai ? b->openai.custom_id : b->own.request.id, line);
+    b->key = json_id_key(b->is_openai ? b->openai.custom_id : b->own.request.id, line);
     return b->key ? rc : err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, line);
 }
 

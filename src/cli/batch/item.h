@@ -28,7 +28,7 @@ struct batch_defaults {
 struct batch_item {
     const struct moeflux_tokenizer *tokenizer;
     uint64_t line;  /* line number, the first is 1 */
-    char *key;      /* identifies the result (request_key) */
+    char *key;      /* identifies the result (json_id_key) */
     bool has_id;    /* the key comes from an id, not from the line's number */
     bool is_openai; /* OpenAI's form: `openai`; else `own` */
     struct choice own;

@@ -15,7 +15,6 @@
 #include "cli/report/stats.h"
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
-#include "cli/measure/encode_text.h"
 #include "moeflux.h"
 
 struct bench {
@@ -56,13 +55,16 @@ static int make_random_ids(struct bench *b, struct moeflux_err *e)
 static int encode_prompt(struct bench *b, const struct prompt *p, struct moeflux_err *e)
 {
     struct moeflux_tokenizer *t = NULL;
+    int64_t n = 0;
     int rc = setup_need_tokenizer(&b->loaded, b->options, "a text prompt needs (use --tokens-in)", e);
     if (!rc)
         rc = moeflux_tokenizer_open(&t, b->loaded.info.tokenizer_path, e);
     if (!rc)
-        rc = encode_text(t, &p->text, true, &b->ids, e);
+        n = moeflux_tokenizer_encode_all(t, str_text(&p->text), p->text.len, true, true, &b->ids.ids, e);
+    if (n > 0)
+        b->ids.n = b->ids.cap = (size_t)n;
     moeflux_tokenizer_close(t);
-    return rc;
+    return n < 0 ? (int)n : rc;
 }
 
 /* Reads the user's prompt, to be measured instead of random ids: its routing is that of real text. */

@@ -10,7 +10,6 @@
 #include "base/progress.h"
 #include "cli/measure/check_finite.h"
 #include "cli/options/options.h"
-#include "cli/measure/encode_text.h"
 #include "cli/prompt.h"
 #include "cli/setup.h"
 
@@ -52,10 +51,11 @@ int scoring_open_tokenizer(struct moeflux_tokenizer **out, const char *path, con
 int scoring_encode(const struct prompt *p, const struct moeflux_tokenizer *t, const struct options *o,
                    struct token_list *ids, struct moeflux_err *e)
 {
-    int rc = encode_text(t, &p->text, false, ids, e);
-    if (rc == 0 && ids->n < 2)
-        rc = err_set(e, ERR_USAGE, "%s: %zu token, expected at least 2", o->perplexity, ids->n);
-    return rc;
+    int64_t n = moeflux_tokenizer_encode_all(t, str_text(&p->text), p->text.len, false, true, &ids->ids, e);
+    if (n < 0)
+        return (int)n;
+    ids->n = ids->cap = (size_t)n;
+    return n < 2 ? err_set(e, ERR_USAGE, "%s: %zu token, expected at least 2", o->perplexity, ids->n) : 0;
 }
 
 uint64_t scoring_count(size_t n, uint32_t context)

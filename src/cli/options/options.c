@@ -676,9 +676,7 @@ struct request_options options_request(const struct options *o)
     return r;
 }
 
-struct sampler_options options_sampling(const struct options *o, uint64_t seed)
+int options_check_sampling(const struct options *o, struct moeflux_err *e)
 {
-    struct sampler_options sampling = o->sampling;
-    sampling.seed = seed;
-    return sampling;
+    return sampler_check(&o->sampling, e);
 }

@@ -95,7 +95,7 @@ static int set_one(struct options *next, const struct flag *f, const char *value
     int rc = flags_set(f, *text ? *text : value, next, e);
     if (!rc && *text && strcmp(value, "none") == 0)
         next->sampling.dry_breakers.n = 0;
-    return rc ? rc : sampler_check(&next->sampling, e);
+    return rc ? rc : options_check_sampling(next, e);
 }
 
 /* Says what to do for Ollama's words after /set. Returns whether it was one of them. */

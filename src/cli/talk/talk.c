@@ -53,21 +53,26 @@ static size_t n_tokens(const struct talk *t)
 }
 
 /* Returns the turns, from malloc; NULL: there are none. */
-static struct moeflux_turn *list_turns(const struct talk *t, size_t *n)
+static struct moeflux_turn *list_turns(const struct moeflux_conversation *c, size_t *n)
 {
-    *n = moeflux_conversation_list(t->conversation, NULL, 0);
+    *n = moeflux_conversation_list(c, NULL, 0);
     struct moeflux_turn *all = *n ? mem_new(*n, sizeof *all, NULL) : NULL;
-    *n = all ? moeflux_conversation_list(t->conversation, all, *n) : 0;
+    *n = all ? moeflux_conversation_list(c, all, *n) : 0;
     return all;
+}
+
+static struct moeflux_turn last_of(const struct moeflux_conversation *c)
+{
+    size_t n;
+    struct moeflux_turn *all = list_turns(c, &n);
+    struct moeflux_turn last = n ? all[n - 1] : (struct moeflux_turn){0};
+    free(all);
+    return last;
 }
 
 struct moeflux_turn talk_last(const struct talk *t)
 {
-    size_t n;
-    struct moeflux_turn *all = list_turns(t, &n);
-    struct moeflux_turn last = n ? all[n - 1] : (struct moeflux_turn){0};
-    free(all);
-    return last;
+    return last_of(t->conversation);
 }
 
 int talk_how(const struct talk *t, struct moeflux_request **out, struct moeflux_err *e)
@@ -372,19 +377,25 @@ bool talk_keep_quietly(struct talk *t, bool all)
     return rc == 0 || rc == ERR_INTERRUPTED;
 }
 
-/* Checks that the conversation was held with this model. */
+/* Checks that the conversation was held with this model, and fits the session. */
 static int check_saved(const struct talk *t, const char *name, const struct moeflux_conversation *c,
                        struct moeflux_err *e)
 {
     const struct moeflux_conversation_info info = moeflux_conversation_get_info(c);
     uint64_t own;
     int rc = moeflux_model_fingerprint(t->loaded.models[0], &own, e);
-    if (rc || own == info.fingerprint)
+    if (rc)
         return rc;
-    return err_set(e, ERR_USAGE,
-                   "session %s was held with another model, or other --active-experts, --expert-share or "
-                   "--prefer-resident: %s",
-                   name, info.model);
+    if (own != info.fingerprint)
+        return err_set(e, ERR_USAGE,
+                       "session %s was held with another model, or other --active-experts, --expert-share or "
+                       "--prefer-resident: %s",
+                       name, info.model);
+    uint32_t n = last_of(c).n_asked;
+    return n > t->loaded.max_context
+               ? err_set(e, ERR_USAGE, "session %s has %u tokens, the context holds %u (-c)", name, n,
+                         t->loaded.max_context)
+               : 0;
 }
 
 /* Lets a conversation be held in the session. */
@@ -413,8 +424,6 @@ static int attach_saved(const struct talk *t, const char *name, struct moeflux_c
 {
     struct moeflux_err why;
     int rc = attach(t, c, &why);
-    if (rc == ERR_NO_FIT)
-        return err_set(e, ERR_USAGE, "session %s: %s (-c)", name, why.text);
     return rc ? err_set(e, rc, "session %s: %s", name, why.text) : 0;
 }
 
@@ -473,7 +482,7 @@ int talk_load(struct talk *t, const char *name, struct moeflux_err *e)
 void talk_show(const struct talk *t, size_t n)
 {
     size_t n_turns;
-    struct moeflux_turn *all = list_turns(t, &n_turns);
+    struct moeflux_turn *all = list_turns(t->conversation, &n_turns);
     size_t first = n < n_turns ? n_turns - n : 0;
     for (size_t i = first; i < n_turns; i++) {
         struct str question = {0};
