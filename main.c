@@ -7,6 +7,7 @@
 #include "build_id.h"
 #include "cli/batch/batch.h"
 #include "cli/measure/bench.h"
+#include "cli/options/ask.h"
 #include "cli/options/completion.h"
 #include "cli/report/device.h"
 #include "cli/report/doctor.h"
@@ -38,7 +39,7 @@ struct serving {
     const struct options *options;
     struct bar bar;
     struct loaded loaded;
-    struct request_options request;
+    struct moeflux_request *request;
 };
 
 static void tell_warning(void *ctx, const char *text)
@@ -106,7 +107,7 @@ static struct server_options server_options_of(const struct options *o, struct s
         .address_connections =
             o->address_connections == OPTIONS_NOT_GIVEN ? SERVE_CHOOSES : (uint32_t)o->address_connections,
         .grace_s = (uint32_t)o->grace,
-        .request = &s->request,
+        .request = s->request,
         .tell = tell_warning,
         .lost = wake,
         .ctx = s,
@@ -115,11 +116,14 @@ static struct server_options server_options_of(const struct options *o, struct s
 
 static int serve(const struct options *o, const struct term *t, struct moeflux_err *e)
 {
-    struct serving s = {.options = o, .request = options_request(o)};
+    struct serving s = {.options = o};
     if (signals_catch_interrupt(e))
         return ERR_IO;
     signals_catch_termination();
     bar_init(&s.bar, t);
+    int rc = ask_defaults(&s.request, o, e);
+    if (rc)
+        return rc;
     struct serve_options so = {
         .server = server_options_of(o, &s),
         .replicate = o->replicate,
@@ -131,10 +135,11 @@ static int serve(const struct options *o, const struct term *t, struct moeflux_e
         .closing = close_model,
         .ctx = &s,
     };
-    int rc = setup_n_devices(o, &so.n_devices, e);
+    rc = setup_n_devices(o, &so.n_devices, e);
     if (!rc)
         rc = serve_run(&so, e);
     setup_close(&s.loaded);
+    moeflux_request_free(s.request);
     return rc;
 }
 

@@ -252,8 +252,8 @@ static void put_worker(struct moeflux_chat *c, struct worker *l)
 /* ---- the prompt ---- */
 
 /* The reading changes the fields: a copy of them is read. */
-int chat_api_read(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *r,
-                  struct moeflux_err *e)
+static int read_fields(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *r,
+                       struct moeflux_err *e)
 {
     json_t *fields = json_deep_copy(from->fields);
     int rc = fields ? request_take(r, fields, &c->defaults, e)
@@ -262,20 +262,31 @@ int chat_api_read(const struct moeflux_chat *c, const struct moeflux_request *fr
     return rc;
 }
 
+int chat_api_read_how(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *out,
+                      struct moeflux_err *e)
+{
+    struct moeflux_request with = {.fields = json_copy(from->fields)};
+    json_object_del(with.fields, "messages");
+    /* The reader wants one. */
+    int bad = !with.fields || json_object_set_new(with.fields, "prompt", json_string("-"));
+    int rc = bad ? err_set(e, ERR_MEMORY, "out of memory for a request") : read_fields(c, &with, out, e);
+    json_decref(with.fields);
+    return rc;
+}
+
 /* Reads a request whose prompt is token ids. */
 static int read_ids(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *r,
                     struct moeflux_err *e)
 {
-    json_t *fields = json_deep_copy(from->fields);
-    if (json_object_get(fields, "prompt") || json_object_get(fields, "messages")) {
-        json_decref(fields);
+    struct moeflux_request raw = {.fields = json_copy(from->fields)};
+    if (json_object_get(raw.fields, "prompt") || json_object_get(raw.fields, "messages")) {
+        json_decref(raw.fields);
         return err_set(e, ERR_USAGE, "the request: expected either token ids, or prompt or messages");
     }
-    int bad = json_object_set_new(fields, "raw", json_true()) ||
-              json_object_set_new(fields, "prompt", json_string("ids"));
+    int bad = !raw.fields || json_object_set_new(raw.fields, "raw", json_true());
     int rc =
-        bad ? err_set(e, ERR_MEMORY, "out of memory for a request") : request_take(r, fields, &c->defaults, e);
-    json_decref(fields);
+        bad ? err_set(e, ERR_MEMORY, "out of memory for a request") : chat_api_read_how(c, &raw, r, e);
+    json_decref(raw.fields);
     for (size_t i = 0; !rc && i < from->ids.n; i++)
         rc = token_list_add(&r->tokens, from->ids.ids[i], e);
     return rc;
@@ -289,7 +300,7 @@ static int read_request(const struct moeflux_chat *c, const struct moeflux_reque
         return read_ids(c, from, r, e);
     if (!g->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a text prompt needs", g->dir);
-    int rc = chat_api_read(c, from, r, e);
+    int rc = read_fields(c, from, r, e);
     r->counts_system = from->is_alone && from->alone.file;
     return rc ? rc : request_encode(r, g, e);
 }

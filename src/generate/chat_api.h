@@ -36,10 +36,11 @@ void chat_api_use(const struct moeflux_chat *c, struct generator *g, struct moef
 int chat_api_check_session(const struct moeflux_chat *c, const struct moeflux_session *s,
                            struct moeflux_err *e);
 
-/* Reads the fields, over the chat's defaults, without the prompt's tokens. ERR_FORMAT, ERR_USAGE,
+/* Reads the fields, over the chat's defaults, of a request whose prompt comes from elsewhere: what it says of
+ * prompt and messages is left out. `out` is zeroed and freed with request_free. ERR_FORMAT, ERR_USAGE,
  * ERR_UNSUPPORTED, ERR_MEMORY. */
-int chat_api_read(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *r,
-                  struct moeflux_err *e);
+int chat_api_read_how(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *out,
+                      struct moeflux_err *e);
 
 /* Returns whether the request's answer should go on: a cancel and the model's progress callback end it. ctx:
  * a struct chat_api_watch. A function for moeflux_progress. */

@@ -73,18 +73,16 @@ static int need_chat(const struct moeflux_conversation *v, struct moeflux_err *e
     return v->chat ? 0 : err_set(e, ERR_USAGE, "the conversation is not attached to a session");
 }
 
-/* Reads the fields that say how questions are answered. They have no prompt, which the reader wants. */
+/* Reads the fields that say how questions are answered. */
 static int read_how(const struct moeflux_conversation *v, const struct moeflux_request *r,
                     struct request *how, struct moeflux_err *e)
 {
-    struct moeflux_request with = {.fields = json_deep_copy(r->fields)};
-    int bad = !with.fields || json_object_set_new(with.fields, "prompt", json_string("the conversation"));
-    json_object_del(with.fields, "raw");
-    json_object_del(with.fields, "messages");
-    json_object_del(with.fields, "tools");
-    int rc = bad ? err_set(e, ERR_MEMORY, "out of memory for a request")
-                 : chat_api_read(v->chat, &with, how, e);
-    json_decref(with.fields);
+    struct moeflux_request of = {.fields = json_copy(r->fields)};
+    json_object_del(of.fields, "raw");
+    json_object_del(of.fields, "tools");
+    int rc = of.fields ? chat_api_read_how(v->chat, &of, how, e)
+                       : err_set(e, ERR_MEMORY, "out of memory for a request");
+    json_decref(of.fields);
     return rc;
 }
 

@@ -24,9 +24,7 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     if (!s)
         return ERR_MEMORY;
     *s = (struct server){.options = *o, .listener = -1, .created = (int64_t)time(NULL)};
-    s->defaults = (struct api_request_defaults){.options = *o->request, .turns = true};
-    s->defaults.options.draft.no_files = true;
-    s->defaults.options.draft.no_layer = o->request->draft.kind != DRAFT_MTP;
+    s->defaults.turns = true;
     pthread_mutex_init(&s->notes_lock, NULL);
     s->defaults.responses = response_store_new(SERVER_RESPONSES, e);
     int rc = !s->defaults.responses ? ERR_MEMORY : o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
@@ -77,6 +75,17 @@ struct moeflux_progress server_progress(struct server *s, struct moeflux_progres
     return (struct moeflux_progress){go_on, s};
 }
 
+/* Reads the values of fields that requests do not have. */
+static int read_defaults(struct server *s, const struct moeflux_chat *chat, struct moeflux_err *e)
+{
+    struct request_options *o = &s->defaults.options;
+    int rc = chat_api_read_how(chat, s->options.request, &s->how, e);
+    *o = s->how.options;
+    o->draft.no_files = true;
+    o->draft.no_layer = o->draft.kind != DRAFT_MTP;
+    return rc;
+}
+
 /* Finds out how the model's weights are stored, for clients. */
 static int describe_weights(struct server *s, struct moeflux_err *e)
 {
@@ -95,7 +104,9 @@ int server_start(struct server *s, struct moeflux_chat *chat, struct moeflux_err
     const struct server_options *o = &s->options;
     if (!g->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a server needs", g->dir);
-    int rc = generator_prepare(g, o->context, e);
+    int rc = read_defaults(s, chat, e);
+    if (!rc)
+        rc = generator_prepare(g, o->context, e);
     if (rc)
         return rc;
     /* Connections encode texts in their own threads, whichever job the model computes. */
@@ -199,6 +210,7 @@ void server_free(struct server *s)
     free(s->reader);
     keys_free(&s->keys);
     response_store_free(s->defaults.responses);
+    request_free(&s->how);
     pthread_mutex_destroy(&s->notes_lock);
     if (s->listener >= 0)
         close(s->listener);

@@ -14,7 +14,6 @@
 #include "moeflux.h"
 
 struct moeflux_chat;
-struct request_options;
 struct server;
 
 struct server_options {    /* strings are borrowed */
@@ -34,7 +33,7 @@ struct server_options {    /* strings are borrowed */
     uint32_t address_connections;   /* most connections of one address; 0: only their total is limited */
     uint32_t most_waiting;          /* most jobs in the queue */
     uint32_t grace_s;               /* time that running answers get after server_stop */
-    const struct request_options *request; /* values of fields that a request does not have */
+    const struct moeflux_request *request; /* fields that a request does not have; used by server_start */
     /* Shows the user a line that is no failure; called on any thread. */
     void (*tell)(void *ctx, const char *text);
     /* Called once on a worker's thread when a device is lost: a thread of the caller is to call

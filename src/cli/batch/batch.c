@@ -14,6 +14,7 @@
 #include "cli/exit.h"
 #include "cli/options/answer_grammar.h"
 #include "cli/batch/lines.h"
+#include "cli/options/ask.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/batch/results.h"
@@ -39,8 +40,8 @@ struct batch { /* zeroed at first */
     const struct options *options;
     struct batch_defaults defaults;
     struct json_t *settings; /* settings.h */
-    struct json_t *tools;    /* --tools; NULL: none */
-    char *grammar;           /* default of all requests; NULL: none */
+    struct moeflux_request *asked; /* by the flags: fields that lines override */
+    struct request how;            /* what was read of it */
     struct bar bar;
     struct batch_progress progress;
     struct loaded loaded;
@@ -407,49 +408,55 @@ static int open_model(struct batch *b, struct moeflux_err *e)
     return rc;
 }
 
-static int read_tools(struct batch *b, struct moeflux_err *e)
+/* Makes the request that lines override. */
+static int make_defaults(struct batch *b, struct moeflux_err *e)
 {
-    char *text;
-    json_error_t ignored;
-    int rc = moeflux_tools_read(b->options->tools, &text, e);
+    const struct options *o = b->options;
+    char *grammar = NULL, *tools = NULL;
+    int rc = answer_grammar_read(o, &grammar, e);
+    if (!rc && o->tools)
+        rc = moeflux_tools_read(o->tools, &tools, e);
+    if (!rc)
+        rc = ask_defaults(&b->asked, o, e);
+    if (!rc && tools)
+        rc = moeflux_request_set(b->asked, "tools", tools, e);
+    if (!rc && grammar)
+        rc = moeflux_request_set_text(b->asked, "grammar", grammar, e);
+    free(grammar);
+    free(tools);
+    return rc;
+}
+
+/* Gives the chat's generator to the workers. */
+static int use_chat(struct batch *b, struct moeflux_err *e)
+{
+    struct moeflux_chat *chat = b->loaded.chat;
+    int rc = chat_api_read_how(chat, b->asked, &b->how, e);
     if (rc)
         return rc;
-    b->tools = json_loads(text, 0, &ignored);
-    free(text);
-    /* No tools are none. */
-    if (json_array_size(b->tools) == 0) {
-        json_decref(b->tools);
-        b->tools = NULL;
-    }
-    return 0;
+    b->generator = &chat->generator;
+    b->defaults.options = b->how.options;
+    b->defaults.base_seed = b->loaded.seed;
+    b->defaults.tokenizer = moeflux_chat_tokenizer(chat);
+    rc = generator_prepare(b->generator, b->loaded.max_context, e);
+    return rc ? rc : make_workers(b, e);
 }
 
 static int start(struct batch *b, struct moeflux_err *e)
 {
     const struct options *o = b->options;
-    int rc = answer_grammar_read(o, &b->grammar, e);
-    if (!rc && o->tools)
-        rc = read_tools(b, e);
+    int rc = make_defaults(b, e);
     if (!rc && !(b->seen = json_object()))
         rc = err_set(e, ERR_MEMORY, "out of memory for the requests");
-    if (rc)
-        return rc;
-    b->defaults.options.tools = b->tools;
-    b->defaults.options.grammar = b->grammar;
-    rc = open_model(b, e);
+    if (!rc)
+        rc = open_model(b, e);
     if (!rc)
         rc = setup_need_tokenizer(&b->loaded, o, "--batch needs", e);
     if (!rc)
         rc = setup_chat(&b->loaded, o, e);
     if (!rc)
         rc = setup_start(&b->loaded, o, (uint32_t)o->ctx_size, e);
-    if (rc)
-        return rc;
-    b->generator = &b->loaded.chat->generator;
-    b->defaults.base_seed = b->loaded.seed;
-    b->defaults.tokenizer = moeflux_chat_tokenizer(b->loaded.chat);
-    rc = generator_prepare(b->generator, b->loaded.max_context, e);
-    return rc ? rc : make_workers(b, e);
+    return rc ? rc : use_chat(b, e);
 }
 
 /* Adds to the settings which model it is, and checks the results that are there. A name alone does not tell
@@ -535,18 +542,18 @@ static int finish(struct batch *b, struct moeflux_err *e)
     queue_free(&b->queue);
     batch_times_free(&b->times);
     json_decref(b->seen);
-    json_decref(b->tools);
     json_decref(b->settings);
     lines_close(&b->lines);
     setup_close(&b->loaded);
-    free(b->grammar);
+    request_free(&b->how);
+    moeflux_request_free(b->asked);
     return results_close(&b->results, e);
 }
 
 int batch_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct batch b = {.options = o,
-                      .defaults = {.options = options_request(o), .model = options_model_name(o)},
+                      .defaults = {.model = options_model_name(o)},
                       .results = {.fd = -1},
                       .lines = {.input.fd = -1},
                       .times = {.lock = PTHREAD_MUTEX_INITIALIZER}};

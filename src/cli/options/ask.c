@@ -102,3 +102,15 @@ int ask_new(struct moeflux_request **out, const struct options *o, struct moeflu
     }
     return rc;
 }
+
+int ask_defaults(struct moeflux_request **out, const struct options *o, struct moeflux_err *e)
+{
+    int rc = ask_new(out, o, e);
+    if (!rc && o->system)
+        rc = moeflux_request_set_text(*out, "system", o->system, e);
+    if (rc) {
+        moeflux_request_free(*out);
+        *out = NULL;
+    }
+    return rc;
+}

@@ -169,8 +169,6 @@ const char *options_cpu_isa(const struct options *o);
 /* Fills what the engine is opened with; `progress` stays as it is. */
 void options_engine(const struct options *o, struct moeflux_options *out);
 
-/* Returns how a prompt is answered; requests of --batch and of the server override its fields. */
-struct request_options options_request(const struct options *o);
 /* Checks the options of the sampler. ERR_USAGE. */
 int options_check_sampling(const struct options *o, struct moeflux_err *e);
 
