@@ -7,6 +7,7 @@
 #include "build_id.h"
 #include "cli/batch/batch.h"
 #include "cli/measure/bench.h"
+#include "cli/options/ask.h"
 #include "cli/options/completion.h"
 #include "cli/report/device.h"
 #include "cli/report/doctor.h"
@@ -30,7 +31,6 @@
 #include "cli/terminal/term.h"
 #include "cli/verbs.h"
 #include "cli/which_model.h"
-#include "generate/generator.h"
 #include "moeflux.h"
 #include "server/serve.h"
 
@@ -38,6 +38,8 @@
 struct serving {
     const struct options *options;
     struct bar bar;
+    struct loaded loaded;
+    struct moeflux_request *request;
 };
 
 static void tell_warning(void *ctx, const char *text)
@@ -46,11 +48,15 @@ static void tell_warning(void *ctx, const char *text)
     exit_tell(s->options->log_level, EXIT_WARN, text);
 }
 
-static int open_model(void *ctx, struct generator *g, uint32_t n_sequences, struct moeflux_progress progress,
-                      struct moeflux_err *e)
+static int open_model(void *ctx, struct moeflux_chat **chat, uint32_t n_sequences,
+                      struct moeflux_progress progress, struct moeflux_err *e)
 {
     struct serving *s = ctx;
-    return setup_open_for(g, s->options, &s->bar, n_sequences, progress, e);
+    int rc = setup_open_for(&s->loaded, s->options, &s->bar, n_sequences, progress, e);
+    if (!rc && !*chat)
+        rc = setup_chat(&s->loaded, s->options, e);
+    *chat = s->loaded.chat;
+    return rc;
 }
 
 static void tell_url(void *ctx, const char *url)
@@ -73,10 +79,12 @@ static void wake(void *ctx)
     signals_wake();
 }
 
-static int save_usage(void *ctx, const struct generator *g, int rc, struct moeflux_err *e)
+static int close_model(void *ctx, int rc, struct moeflux_err *e)
 {
-    const struct serving *s = ctx;
-    return setup_save_usage(g, s->options, rc, e);
+    struct serving *s = ctx;
+    rc = setup_save_usage(&s->loaded, s->options, rc, e);
+    setup_close_models(&s->loaded);
+    return rc;
 }
 
 static struct server_options server_options_of(const struct options *o, struct serving *s)
@@ -99,7 +107,7 @@ static struct server_options server_options_of(const struct options *o, struct s
         .address_connections =
             o->address_connections == OPTIONS_NOT_GIVEN ? SERVE_CHOOSES : (uint32_t)o->address_connections,
         .grace_s = (uint32_t)o->grace,
-        .request = options_request(o),
+        .request = s->request,
         .tell = tell_warning,
         .lost = wake,
         .ctx = s,
@@ -113,6 +121,9 @@ static int serve(const struct options *o, const struct term *t, struct moeflux_e
         return ERR_IO;
     signals_catch_termination();
     bar_init(&s.bar, t);
+    int rc = ask_defaults(&s.request, o, e);
+    if (rc)
+        return rc;
     struct serve_options so = {
         .server = server_options_of(o, &s),
         .replicate = o->replicate,
@@ -121,11 +132,15 @@ static int serve(const struct options *o, const struct term *t, struct moeflux_e
         .open = open_model,
         .listening = tell_url,
         .wait = wait_for_signal,
-        .closing = save_usage,
+        .closing = close_model,
         .ctx = &s,
     };
-    int rc = setup_n_devices(o, &so.n_devices, e);
-    return rc ? rc : serve_run(&so, e);
+    rc = setup_n_devices(o, &so.n_devices, e);
+    if (!rc)
+        rc = serve_run(&so, e);
+    setup_close(&s.loaded);
+    moeflux_request_free(s.request);
+    return rc;
 }
 
 static int dispatch(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)

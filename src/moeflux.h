@@ -130,8 +130,8 @@ enum moeflux_kv_type {
 /* The most devices that share a model. */
 enum { MOEFLUX_MAX_DEVICES = 16 };
 
+enum { MOEFLUX_MAX_PARALLEL = 256, MOEFLUX_DEFAULT_CONTEXT = 8192 };
 /* Zero or NULL in any member but `dir` means the default. Errors are those of moeflux_model_open. */
-enum { MOEFLUX_MAX_PARALLEL = 256 };
 struct moeflux_options {
     const char *dir; /* model directory, or GGUF file */
     /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu. Otherwise "cpu", "reference", or
@@ -192,7 +192,8 @@ struct moeflux_options {
      * arithmetic on a GPU with matrix units, however many there are at a moment: products of float16
      * factors, sums in float32, as in prompts. MOEFLUX_ERR_USAGE: more than MOEFLUX_MAX_PARALLEL. */
     uint32_t n_parallel;
-    uint32_t context; /* tokens of state that memory is kept free for; 0: 8192, or the model's maximum */
+    /* Tokens of state that memory is kept free for; 0: MOEFLUX_DEFAULT_CONTEXT, or the model's maximum. */
+    uint32_t context;
     /* Opens the model's layer of multi-token prediction, too, which proposes tokens (draft mtp).
      * MOEFLUX_ERR_UNSUPPORTED: the checkpoint has none, several devices share the layers, or experts are
      * streamed. */
@@ -308,6 +309,8 @@ struct moeflux_stats { /* since open or the last moeflux_model_reset_stats */
     struct moeflux_device_stats devices[MOEFLUX_MAX_DEVICES];
 };
 void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats *out);
+/* Adds those of a copy on other devices: counts are sums, times the longer ones, each device has a row. */
+void moeflux_stats_add(struct moeflux_stats *to, const struct moeflux_stats *more);
 void moeflux_model_reset_stats(struct moeflux_model *m);
 /* Fills counts [n_layers][n_experts] with how often each expert was used: once a token, once a chunk of a
  * prompt. The counts of moeflux_options.usage are included. Models whose experts are all resident count
@@ -489,11 +492,18 @@ struct moeflux_tokenizer;
 int moeflux_tokenizer_open(struct moeflux_tokenizer **out, const char *path, struct moeflux_err *e);
 void moeflux_tokenizer_close(struct moeflux_tokenizer *t); /* NULL is legal */
 
+/* Sets the callback that encoding calls on its thread, every few milliseconds. Copied. */
+void moeflux_tokenizer_set_progress(struct moeflux_tokenizer *t, const struct moeflux_progress *p);
+
 /* Encodes a text of `len` bytes. Returns the number of ids; the first `cap` of them are stored in ids, so
  * that cap 0 asks for the number. parse_special: added tokens ("<|im_start|>") in the text become their ids;
  * else they are text. Invalid UTF-8 becomes U+FFFD. No BOS is added (moeflux_tokenizer_bos). */
 int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *text, size_t len,
                                  bool parse_special, int32_t *ids, size_t cap, struct moeflux_err *e);
+/* Does the same, with all ids in *ids, which the caller frees with free(); NULL if there are none. add_bos:
+ * they begin with moeflux_tokenizer_bos. */
+int64_t moeflux_tokenizer_encode_all(const struct moeflux_tokenizer *t, const char *text, size_t len,
+                                     bool parse_special, bool add_bos, int32_t **ids, struct moeflux_err *e);
 /* Sets *bytes to the bytes of one token, which may be a part of a character, and returns their number; 0 for
  * an id without a token. *bytes is borrowed from the tokenizer. */
 size_t moeflux_tokenizer_bytes(const struct moeflux_tokenizer *t, int32_t id, const char **bytes);
@@ -583,18 +593,33 @@ struct moeflux_request;
 struct moeflux_answer;
 
 /* Opens a chat. The caller owns *out (moeflux_chat_close); the model must outlive it. A model without a chat
- * template answers requests with `raw` only. Errors: _USAGE (the model has no tokenizer), _IO, _FORMAT,
- * _UNSUPPORTED, _MEMORY. */
+ * template answers requests with `raw` only, one without a tokenizer those of moeflux_request_set_ids.
+ * Errors: _IO, _FORMAT, _UNSUPPORTED, _MEMORY. */
 int moeflux_chat_open(struct moeflux_chat **out, struct moeflux_model *m, struct moeflux_err *e);
+/* Lets the chat compute answers in sessions of n models: copies of one on different devices. They replace
+ * those that it had, as after the loss of a device. To be called while no answer is computed. Errors: _USAGE
+ * (n is not 1 to MOEFLUX_MAX_DEVICES), _MEMORY: the chat can only be closed then. */
+int moeflux_chat_use_models(struct moeflux_chat *c, struct moeflux_model *const *models, uint32_t n,
+                            struct moeflux_err *e);
 /* Closes a chat, once no answer is computed. Requests, sessions and answers remain. NULL is legal. */
 void moeflux_chat_close(struct moeflux_chat *c);
 
+/* Checks without a model whether a Jinja text can be parsed. Errors: _FORMAT, _UNSUPPORTED, _MEMORY. */
+int moeflux_template_check(const char *text, struct moeflux_err *e);
 /* Replaces the model's chat template by a Jinja text (NULL: it stays), and sets more variables of the
  * template: a JSON object (NULL: none), over which a request's chat_template_kwargs take precedence. To be
  * called while no answer is computed. Errors: _FORMAT (no template, or no object), _UNSUPPORTED (the
  * template cannot be run), _MEMORY; nothing changes. */
 int moeflux_chat_use_template(struct moeflux_chat *c, const char *template_text, const char *variables,
                               struct moeflux_err *e);
+
+/* Checks that requests may have tools: the template's form of calls is known. name: begins the error. Errors:
+ * _UNSUPPORTED. */
+int moeflux_chat_check_tools(const struct moeflux_chat *c, const char *name, struct moeflux_err *e);
+/* Returns the chat's model, the first one if it has several. */
+struct moeflux_model *moeflux_chat_model(const struct moeflux_chat *c);
+/* Returns the tokenizer of the chat's model; NULL: it has none. Borrowed. */
+const struct moeflux_tokenizer *moeflux_chat_tokenizer(const struct moeflux_chat *c);
 
 /* Creates a request without fields. The caller owns *out (moeflux_request_free). Errors: _MEMORY. */
 int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e);
@@ -612,6 +637,9 @@ int moeflux_request_set(struct moeflux_request *r, const char *name, const char 
  * above. */
 int moeflux_request_set_text(struct moeflux_request *r, const char *name, const char *text,
                              struct moeflux_err *e);
+/* Reads a file for the field tools, a list of functions, and checks it without a model. The caller frees *out
+ * with free(); NULL after a failure. Errors: _IO, _FORMAT, _MEMORY. */
+int moeflux_tools_read(const char *path, char **out, struct moeflux_err *e);
 /* Appends a message to the field messages. role: "system", "user", "assistant" or "tool". Invalid UTF-8
  * becomes U+FFFD. Errors: _USAGE (messages was set to something else than an array), _MEMORY. */
 int moeflux_request_say(struct moeflux_request *r, const char *role, const char *text, struct moeflux_err *e);
@@ -623,6 +651,32 @@ int moeflux_request_add_message(struct moeflux_request *r, const char *json, str
  * Errors: as moeflux_request_say. */
 int moeflux_request_add_answer(struct moeflux_request *r, const struct moeflux_answer *a,
                                struct moeflux_err *e);
+/* Sets the prompt to n token ids, instead of the fields prompt and messages. n 0: to the fields again.
+ * Copied. Errors: _USAGE (an argument is NULL), _MEMORY. */
+int moeflux_request_set_ids(struct moeflux_request *r, const int32_t *ids, size_t n, struct moeflux_err *e);
+
+/* A file with the state after a prompt, for later prompts that begin alike. An answer loads it into the
+ * session and, before the prompt's last token is evaluated, replaces it. */
+struct moeflux_prompt_file {
+    const char *path;
+    bool read_only; /* the file is not written */
+    enum moeflux_state_format format;
+    struct moeflux_warning warning; /* gets how much was reused, or why the file is not used */
+    struct moeflux_err err;         /* set: why it could not be written, which fails no answer */
+};
+
+/* How an answer is computed by itself: its prompt in whole chunks, without checkpoints for a next prompt, its
+ * tokens never together with others'. Members may be NULL; what they point to is borrowed by the request. */
+struct moeflux_alone {
+    const struct moeflux_outputs *outputs; /* results of the prompt's evaluation */
+    /* Receives the logits after the prompt, [vocab_size]. A negative result ends the answer with it. */
+    int (*evaluated)(void *ctx, const float *logits, struct moeflux_err *e);
+    void *ctx;
+    struct moeflux_prompt_file *file;
+};
+/* Makes moeflux_chat_answer compute the answers to this request alone. how: copied; NULL: as others again. */
+void moeflux_request_set_alone(struct moeflux_request *r, const struct moeflux_alone *how);
+
 /* Ends the answer that is computed for this request, as MOEFLUX_STOP_INTERRUPTED: before the next token,
  * or at the next progress report of the prompt. Text that was computed already still arrives. An answer is
  * computed from the call of moeflux_chat_answer or moeflux_chat_answer_all to its return; at other times
@@ -631,8 +685,9 @@ int moeflux_request_add_answer(struct moeflux_request *r, const struct moeflux_a
 void moeflux_request_cancel(struct moeflux_request *r);
 
 /* Makes the tokens of the request's prompt by the model's chat template. Returns their number; the first
- * `cap` of them are stored in ids. Errors: those of moeflux_chat_answer that concern the request. */
-int64_t moeflux_chat_encode(struct moeflux_chat *c, const struct moeflux_request *r, int32_t *ids, size_t cap,
+ * `cap` of them are stored in ids. They are kept: a second call, or the next answer, does not make them again
+ * unless a field was set. Errors: those of moeflux_chat_answer that concern the request. */
+int64_t moeflux_chat_encode(struct moeflux_chat *c, struct moeflux_request *r, int32_t *ids, size_t cap,
                             struct moeflux_err *e);
 
 /* A call of a tool. The strings end with a NUL. */
@@ -733,11 +788,91 @@ struct moeflux_answer_info {
     uint32_t n_reused;     /* part of n_prompt that the session had */
     uint32_t n_tokens;     /* sampled tokens, also of the end and of a stop text */
     const int32_t *tokens; /* [n_tokens] */
-    uint64_t prompt_ns;    /* time in which the prompt was evaluated */
-    uint64_t decode_ns;    /* time from the first token to the end */
+    /* [n_tokens][1 + n_logprobs]: each token, then the likeliest ones; NULL: none asked for */
+    const struct moeflux_logprob *logprobs;
+    uint32_t n_logprobs;
+    uint32_t n_decoded;     /* tokens that were evaluated in decode_ns */
+    uint64_t n_drafted;     /* proposed tokens that were evaluated */
+    uint64_t n_accepted;    /* part of n_drafted that is in the answer */
+    uint64_t n_evaluations; /* evaluations of an answer with drafts; 0: without */
+    uint64_t prompt_ns;     /* time in which the prompt was evaluated */
+    uint64_t first_ns;      /* time from the beginning of that to the first token; 0: there is none */
+    uint64_t decode_ns;     /* time from the first token to the end */
 };
 struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *a);
 void moeflux_answer_free(struct moeflux_answer *a); /* NULL is legal */
+
+/* --- conversations --- */
+
+/* Questions and their answers in one session. An answer stays in the session as it was sampled, if the
+ * template allows that, so a question costs no more than its own tokens. Used by one thread at a time; its
+ * answers are computed alone (struct moeflux_alone). */
+struct moeflux_conversation;
+
+/* Creates an empty conversation, or one from a text of moeflux_conversation_write. name: begins the errors.
+ * The caller owns *out (moeflux_conversation_free); NULL after a failure. Errors: _MEMORY, _FORMAT. */
+int moeflux_conversation_new(struct moeflux_conversation **out, struct moeflux_err *e);
+int moeflux_conversation_read(struct moeflux_conversation **out, const char *text, size_t len,
+                              const char *name, struct moeflux_err *e);
+void moeflux_conversation_free(struct moeflux_conversation *v); /* NULL is legal */
+
+/* Lets a conversation be held in a session of the chat. Both must outlive it. What the session has of its
+ * tokens, such as a loaded state, is reused. Errors: _USAGE (no tokenizer, a session of another model),
+ * _NO_FIT (more tokens than the session holds), _FORMAT (not the model's tokens), and those of _use. */
+int moeflux_conversation_attach(struct moeflux_conversation *v, struct moeflux_chat *c,
+                                struct moeflux_session *s, const struct moeflux_request *how,
+                                struct moeflux_err *e);
+/* Sets how answers are computed from now on: by the request's fields except prompt, messages and tools.
+ * Copied. Without a seed each answer draws one. Errors: those of moeflux_chat_answer that concern the
+ * request; nothing changes. */
+int moeflux_conversation_use(struct moeflux_conversation *v, const struct moeflux_request *how,
+                             struct moeflux_err *e);
+
+/* Appends a question; `instead`: in the place of the last one. It replaces a question without an answer.
+ * Errors; nothing changes: _USAGE (not attached), _NO_FIT (the session is full), _UNSUPPORTED, _MEMORY. */
+int moeflux_conversation_ask(struct moeflux_conversation *v, const char *text, bool instead,
+                             struct moeflux_err *e);
+/* Answers the last question. Arguments and errors: as moeflux_chat_answer, and _USAGE (no question without an
+ * answer). An answer of no tokens, or a failure, leaves the question without one. */
+int moeflux_conversation_answer(struct moeflux_conversation *v,
+                                bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
+                                struct moeflux_answer **out, struct moeflux_err *e);
+/* Goes on with the last answer, if it ended by MOEFLUX_STOP_LENGTH or _INTERRUPTED; *out has what is new.
+ * Returns 1 if it did not: nothing changes. */
+int moeflux_conversation_continue(struct moeflux_conversation *v,
+                                  bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
+                                  struct moeflux_answer **out, struct moeflux_err *e);
+/* Removes the last answer. The next one has another seed, the next number if the request has one. */
+void moeflux_conversation_unanswer(struct moeflux_conversation *v);
+/* Removes the last question and its answer. */
+void moeflux_conversation_undo(struct moeflux_conversation *v);
+/* Removes all turns, clears the session and sets the system text; NULL or "": none. Errors: _MEMORY,
+ * _DEVICE. */
+int moeflux_conversation_clear(struct moeflux_conversation *v, const char *system, struct moeflux_err *e);
+
+struct moeflux_turn {
+    const char *question;
+    const char *thinking, *answer; /* NULL: none */
+    enum moeflux_stop stop;        /* how the answer ended */
+    uint32_t n_before, n_asked;    /* tokens before the question, and up to the answer's beginning */
+};
+/* Stores up to `cap` turns, whose strings are borrowed until the next call that changes the conversation.
+ * Returns the number of turns. */
+size_t moeflux_conversation_list(const struct moeflux_conversation *v, struct moeflux_turn *out, size_t cap);
+
+struct moeflux_conversation_info { /* pointers are borrowed likewise */
+    const char *system;            /* NULL: none */
+    size_t n_turns;
+    const int32_t *tokens; /* [n_tokens] of the system text and all turns */
+    size_t n_tokens;
+    const char *model;    /* directory of the model, if the conversation was read; else NULL */
+    uint64_t fingerprint; /* likewise moeflux_model_fingerprint; else 0 */
+};
+struct moeflux_conversation_info moeflux_conversation_get_info(const struct moeflux_conversation *v);
+
+/* Writes an attached conversation as a JSON text, without the session's state, which moeflux_session_save
+ * saves. The caller frees *out with free(); NULL after a failure. Errors: _USAGE (not attached), _IO, _MEMORY. */
+int moeflux_conversation_write(const struct moeflux_conversation *v, char **out, struct moeflux_err *e);
 
 /* --- grammars, for callers who sample the tokens themselves --- */
 

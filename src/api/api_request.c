@@ -12,6 +12,7 @@
 #include "base/err.h"
 #include "base/json_sent.h"
 #include "base/mem.h"
+#include "base/seed.h"
 #include "base/str.h"
 #include "generate/generator.h"
 #include "generate/request_fields.h"
@@ -330,7 +331,7 @@ static int choose_seed(const json_t *in, const struct api_request_defaults *defa
     *seed = (uint64_t)n & MAX_SEED;
     if ((given && n != -1) || (!given && n >= 0))
         return 0;
-    int rc = generator_draw_seed(seed, &e);
+    int rc = seed_draw(seed, &e);
     return rc ? refusal_of(refusal, rc, &e) : 0;
 }
 

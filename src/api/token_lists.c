@@ -7,7 +7,7 @@
 #include "text/tokenizer/tokenizer.h"
 #include "text/utf8.h"
 
-static json_t *number_of(const struct tokenizer *t, const struct logprob *l)
+static json_t *number_of(const struct tokenizer *t, const struct moeflux_logprob *l)
 {
     json_t *whole = answer_json_logprob(t, l, 0);
     json_t *number = json_incref(json_object_get(whole, "logprob"));
@@ -24,12 +24,12 @@ static json_t *text_of(const struct tokenizer *t, int32_t id)
 
 /* Returns {text: number} of the likeliest tokens and the token itself. If several have the same text (parts
  * of characters), the likeliest counts. */
-static json_t *top_of(const struct tokenizer *t, const struct logprob *of, uint32_t n_top)
+static json_t *top_of(const struct tokenizer *t, const struct moeflux_logprob *of, uint32_t n_top)
 {
     json_t *top = json_object();
     for (uint32_t i = 0; i <= n_top; i++) {
         /* The likeliest first, the token itself last. */
-        const struct logprob *l = &of[i < n_top ? i + 1 : 0];
+        const struct moeflux_logprob *l = &of[i < n_top ? i + 1 : 0];
         json_t *text = l->id >= 0 ? text_of(t, l->id) : NULL;
         if (text && !json_object_get(top, json_string_value(text)))
             json_object_set_new(top, json_string_value(text), number_of(t, l));
@@ -49,7 +49,7 @@ static uint64_t n_chars(const struct tokenizer *t, int32_t id)
     return n;
 }
 
-void token_lists_add(struct token_lists *l, const struct tokenizer *t, int32_t id, const struct logprob *of,
+void token_lists_add(struct token_lists *l, const struct tokenizer *t, int32_t id, const struct moeflux_logprob *of,
                      uint32_t n_top)
 {
     if (!l->object)

@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
@@ -9,6 +10,7 @@
 #include "base/file.h"
 #include "base/json_sent.h"
 #include "base/mem.h"
+#include "base/str.h"
 
 /* What is counted in a text outside its strings. */
 struct shape {
@@ -314,4 +316,21 @@ const struct json_t *json_view_array(struct json_view *v, const char *key)
         return NULL;
     }
     return value;
+}
+
+char *json_id_key(const struct json_t *id, uint64_t line)
+{
+    struct str key = {0};
+    if (json_is_string(id)) {
+        str_add_text(&key, "text ");
+        str_add(&key, json_string_value(id), json_string_length(id));
+    } else if (json_is_integer(id)) {
+        str_addf(&key, "number %" JSON_INTEGER_FORMAT, json_integer_value(id));
+    } else {
+        str_addf(&key, "line %" PRIu64, line);
+    }
+    if (str_ok(&key))
+        return key.data;
+    str_free(&key);
+    return NULL;
 }

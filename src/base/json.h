@@ -75,4 +75,8 @@ const char *json_view_text_or(struct json_view *v, const char *key, const char *
 const struct json_t *json_view_object(struct json_view *v, const char *key);
 const struct json_t *json_view_array(struct json_view *v, const char *key);
 
+/* Returns a text that identifies a request: by its id, a string or a whole number, or else by its line; freed
+ * with free(). NULL: no memory. */
+char *json_id_key(const struct json_t *id, uint64_t line);
+
 #endif

@@ -17,6 +17,17 @@ int token_list_add(struct token_list *l, int32_t id, struct moeflux_err *e)
     return 0;
 }
 
+int token_list_resize(struct token_list *l, size_t n, struct moeflux_err *e)
+{
+    void *ids = l->ids;
+    int rc = mem_grow(&ids, &l->cap, n, sizeof *l->ids, e);
+    if (rc < 0)
+        return rc;
+    l->ids = ids;
+    l->n = n;
+    return 0;
+}
+
 void token_list_free(struct token_list *l)
 {
     free(l->ids);

@@ -10,8 +10,7 @@
 #include "base/json_sent.h"
 #include "base/mem.h"
 #include "cli/options/options.h"
-#include "generate/generator.h"
-#include "text/jinja/jinja.h"
+#include "moeflux.h"
 
 #define MAX_BYTES ((size_t)1 << 20)
 
@@ -54,47 +53,46 @@ static int name_template(const struct chat_template *c, int rc, const struct moe
 static int read_text(struct chat_template *c, const char *file, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
-    struct jinja *parsed = NULL;
     c->file = is_text(file) ? NULL : file;
     int rc = c->file ? read_file(c, file, e) : (c->text = mem_text(file, e)) ? 0 : ERR_MEMORY;
     if (rc)
         return rc;
-    rc = jinja_parse(&parsed, c->text, strlen(c->text), "chat template", &why);
-    jinja_free(parsed);
+    rc = moeflux_template_check(c->text, &why);
     return rc ? name_template(c, rc, &why, e) : 0;
 }
 
-static int read_variables(struct chat_template *c, const char *text, struct moeflux_err *e)
+static int check_variables(const char *text, struct moeflux_err *e)
 {
     json_error_t why;
-    c->variables = json_sent_read(text, strlen(text), &why);
-    if (!c->variables)
+    json_t *read = json_sent_read(text, strlen(text), &why);
+    bool is_object = json_is_object(read);
+    json_decref(read);
+    if (!read)
         return err_set(e, ERR_USAGE, "--chat-template-kwargs: byte %d: %s", why.position, why.text);
-    return json_is_object(c->variables)
-               ? 0
-               : err_set(e, ERR_USAGE, "--chat-template-kwargs: expected a JSON object, found \"%.40s\"",
-                         text);
+    return is_object ? 0
+                     : err_set(e, ERR_USAGE, "--chat-template-kwargs: expected a JSON object, found \"%.40s\"",
+                               text);
 }
 
 int chat_template_read(struct chat_template *c, const struct options *o, struct moeflux_err *e)
 {
     *c = (struct chat_template){0};
     int rc = o->chat_template ? read_text(c, o->chat_template, e) : 0;
-    return rc || !o->chat_template_kwargs ? rc : read_variables(c, o->chat_template_kwargs, e);
+    c->variables = o->chat_template_kwargs;
+    return rc || !c->variables ? rc : check_variables(c->variables, e);
 }
 
 void chat_template_free(struct chat_template *c)
 {
     free(c->text);
-    json_decref(c->variables);
     *c = (struct chat_template){0};
 }
 
-int chat_template_use(const struct chat_template *c, struct generator *s, struct moeflux_err *e)
+int chat_template_use(const struct chat_template *c, struct moeflux_chat *chat, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
     if (!c->text && !c->variables)
         return 0;
-    int rc = generator_set_template(s, c->text, c->variables, "--chat-template", &why);
-    return !rc ? 0 : s->tokenizer ? name_template(c, rc, &why, e) : err_set(e, rc, "%s", why.text);
+    int rc = moeflux_chat_use_template(chat, c->text, c->variables, &why);
+    return rc ? name_template(c, rc, &why, e) : 0;
 }

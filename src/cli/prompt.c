@@ -11,6 +11,7 @@
 #include "cli/options/number.h"
 #include "cli/options/options.h"
 #include "cli/terminal/term.h"
+#include "text/utf8.h"
 
 /* A prompt is text for one context: a larger file is a mistake. */
 #define MAX_PROMPT_BYTES ((size_t)1 << 30)
@@ -126,6 +127,22 @@ int prompt_read(struct prompt *p, const struct options *o, struct moeflux_err *e
     if (rc)
         prompt_free(p);
     return rc;
+}
+
+size_t prompt_clean(struct str *out, const char *text, size_t len)
+{
+    size_t n_replaced = 0;
+    for (const char *at = text, *end = text + len; at < end;) {
+        size_t n = strnlen(at, (size_t)(end - at));
+        n_replaced += utf8_clean(at, n, out);
+        at += n;
+        if (at == end)
+            break;
+        str_add_text(out, "\xef\xbf\xbd");
+        n_replaced++;
+        at++;
+    }
+    return n_replaced;
 }
 
 void prompt_free(struct prompt *p)

@@ -24,6 +24,10 @@ bool prompt_is_given(const struct options *o, const struct term *t);
  * token id. */
 int prompt_read(struct prompt *p, const struct options *o, struct moeflux_err *e);
 
+/* Copies a text to the empty `out` as a model can read it: invalid UTF-8 and NUL become U+FFFD. Returns the
+ * number of replacements. */
+size_t prompt_clean(struct str *out, const char *text, size_t len);
+
 void prompt_free(struct prompt *p);
 
 #endif

@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "cli/exit.h"
 #include "cli/options/answer_grammar.h"
+#include "cli/options/ask.h"
 #include "cli/report/answer_fields.h"
 #include "cli/report/logprob_lines.h"
 #include "cli/options/options.h"
@@ -20,10 +21,6 @@
 #include "cli/terminal/bar.h"
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
-#include "generate/choice.h"
-#include "generate/generator.h"
-#include "generate/prompt_cache.h"
-#include "generate/tools.h"
 #include "moeflux.h"
 
 /* Everything that one run owns; zeroed at first. */
@@ -34,13 +31,15 @@ struct run {
     struct bar bar;
     struct prompt prompt;
     char *grammar; /* the answer must fit it; NULL: none */
+    char *tools;   /* JSON; NULL: none */
     struct probe probe;
-    struct generator generator;
-    struct prompt_cache cache;
-    struct choice choice; /* its strings are borrowed */
-    uint32_t n_system;    /* leading tokens that are the system text's */
-    struct json_t *tools; /* NULL: none */
-    struct answer answer;
+    struct printer printer;
+    struct loaded loaded;
+    struct moeflux_outputs outputs;
+    struct moeflux_prompt_file file;
+    struct moeflux_request *request;
+    struct moeflux_answer *answer;
+    struct moeflux_answer_info info; /* of the answer */
 };
 
 void run_tell_replaced(const struct options *o, unsigned long n_replaced)
@@ -52,162 +51,57 @@ void run_tell_replaced(const struct options *o, unsigned long n_replaced)
         exit_tell(o->log_level, EXIT_WARN, text);
 }
 
-void run_tell_thinking(const struct answer *a)
+void run_tell_thinking(const struct moeflux_answer_info *a)
 {
-    static const char *const why[ANSWER_N_STOPS] = {
-        [ANSWER_EOS] = "the model ended it there",
-        [ANSWER_LENGTH] = "-n ended it there",
-        [ANSWER_CONTEXT] = "the context is full (-c)",
+    static const char *const why[] = {
+        [MOEFLUX_STOP_EOS] = "the model ended it there",
+        [MOEFLUX_STOP_LENGTH] = "-n ended it there",
+        [MOEFLUX_STOP_CONTEXT] = "the context is full (-c)",
+        [MOEFLUX_STOP_CALLS] = NULL,
     };
     char text[160];
-    if (a->text.len || !a->thinking.len || a->n_calls || !why[a->stop])
+    if (a->text_len || !a->thinking_len || a->n_calls || !why[a->stop])
         return;
     snprintf(text, sizeof text, "the answer is all thinking: %s; --no-think answers at once", why[a->stop]);
     exit_warn(text);
 }
 
-static int64_t answer_limit(const struct options *o)
+static bool generates(const struct options *o)
 {
-    if (o->predict == OPTIONS_NOT_GIVEN)
-        return options_probes(o) ? 0 : OPTIONS_NO_LIMIT;
-    return o->predict;
-}
-
-static bool uses_chat(const struct run *r)
-{
-    return !r->prompt.is_ids && !r->options->raw;
+    return o->predict == OPTIONS_NOT_GIVEN ? !options_probes(o) : o->predict != 0;
 }
 
 /* Checks that there is a tokenizer if the prompt or the answer is text. */
-static int check_tokenizer(struct run *r, struct moeflux_err *e)
+static int check_tokenizer(const struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
-    if (uses_chat(r))
-        return setup_chat(&r->generator, o, "a text prompt", e);
-    if (r->generator.tokenizer)
-        return 0;
     if (!r->prompt.is_ids)
-        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a text prompt needs (use --tokens-in)",
-                       o->model);
-    if (answer_limit(o) != 0 && !o->tokens_out && !o->json)
-        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a text answer needs (use --tokens-out)",
-                       o->model);
+        return setup_need_tokenizer(&r->loaded, o, "a text prompt needs (use --tokens-in)", e);
+    if (generates(o) && !o->tokens_out && !o->json)
+        return setup_need_tokenizer(&r->loaded, o, "a text answer needs (use --tokens-out)", e);
     return 0;
 }
 
-static int encode_messages(struct run *r, const char *text, size_t len, size_t *n_replaced,
-                           struct moeflux_err *e)
-{
-    const char *system = r->options->system;
-    json_t *messages = json_array();
-    struct token_list *tokens = &r->choice.request.tokens;
-    struct chat_prompt prompt = {.messages = messages, .tools = r->tools, .opens_answer = true};
-    int rc = messages ? 0 : err_set(e, ERR_MEMORY, "out of memory for a prompt");
-    if (!rc && system && *system)
-        rc = chat_say(messages, "system", system, strlen(system), n_replaced, e);
-    if (!rc)
-        rc = chat_say(messages, "user", text, len, n_replaced, e);
-    if (!rc)
-        rc = chat_prompt_tokens(&r->generator.chat, &prompt, tokens, &r->n_system, e);
-    json_decref(messages);
-    return rc;
-}
-
-static int encode(struct run *r, struct moeflux_err *e)
+static int set_prompt(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
-    const struct str *text = &r->prompt.text;
-    struct token_list *tokens = &r->choice.request.tokens;
-    size_t n_replaced = 0;
-    int rc = 0;
-    if (r->prompt.is_ids) {
-        /* The list is moved, so that one of them owns the ids. */
-        *tokens = r->prompt.ids;
-        r->prompt.ids = (struct token_list){0};
-        return 0;
-    }
-    if (o->raw) {
-        rc = generator_encode(&r->generator, str_text(text), text->len, SPECIALS_AS_TOKENS, tokens,
-                              &n_replaced, e);
-    } else {
-        rc = encode_messages(r, str_text(text), text->len, &n_replaced, e);
-    }
+    const struct prompt *p = &r->prompt;
+    struct str text = {0}, system = {0};
+    if (p->is_ids)
+        return moeflux_request_set_ids(r->request, p->ids.ids, p->ids.n, e);
+    size_t n_replaced = prompt_clean(&text, str_text(&p->text), p->text.len);
+    n_replaced += o->system ? prompt_clean(&system, o->system, strlen(o->system)) : 0;
+    int rc = str_ok(&text) && str_ok(&system) ? 0 : err_set(e, ERR_MEMORY, "out of memory for a prompt");
+    if (!rc && o->raw)
+        rc = moeflux_request_set_text(r->request, "prompt", str_text(&text), e);
+    if (!rc && !o->raw && system.len)
+        rc = moeflux_request_say(r->request, "system", str_text(&system), e);
+    if (!rc && !o->raw)
+        rc = moeflux_request_say(r->request, "user", str_text(&text), e);
     run_tell_replaced(o, n_replaced);
-    return rc ? rc : generator_check_ids(&r->generator, tokens, e);
-}
-
-static int check_length(const struct run *r, struct moeflux_err *e)
-{
-    size_t n = r->choice.request.tokens.n;
-    uint32_t most = r->generator.max_context;
-    if (n > most)
-        return err_set(e, ERR_USAGE, "the prompt has %zu tokens, the context holds %u (-c)", n, most);
-    return 0;
-}
-
-/* Evaluates the prompt, for choice_answer. */
-static int prefill(void *ctx, const struct choice *c, const struct sampler_options *sampling,
-                   uint32_t *n_reused, struct moeflux_err *e)
-{
-    struct run *r = ctx;
-    struct moeflux_outputs outputs = {0};
-    struct generator *s = &r->generator;
-    const struct token_list *tokens = &c->request.tokens;
-    int rc = probe_begin(&r->probe, &s->info, tokens, &outputs, e);
-    if (rc)
-        return rc;
-    r->cache.n_system = r->n_system;
-    rc = prompt_cache_eval(&r->cache, s, tokens, sampling, &outputs, e);
-    *n_reused = r->cache.n_reused;
-    bar_hold(&r->bar);
-    return rc ? rc : probe_finish(&r->probe, s->logits, e);
-}
-
-static int print_json(struct run *r, struct moeflux_err *e)
-{
-    const struct answer *a = &r->answer;
-    const struct generator *s = &r->generator;
-    const struct stats st = stats_of(&r->choice);
-    json_t *object = json_object();
-    answer_fields_add(object, s->tokenizer, a, r->choice.request.tokens.n, st.n_reused,
-                      r->options->logprobs != REQUEST_NO_LOGPROBS);
-    json_object_set_new(object, "prefill_tok_s", stats_number(stats_rate(st.n_prompt, st.prefill_ns)));
-    json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
-    json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(st.start_ns, a)));
-    json_object_set_new(object, "load_s", json_real((double)s->load_ns / 1e9));
-    json_object_set_new(object, "seed", json_integer((json_int_t)s->seed));
-    json_object_set_new(object, "model", output_json_text(r->options->model, strlen(r->options->model)));
-    json_object_set_new(object, "architecture", json_string(s->info.architecture));
-    json_object_set_new(object, "device", json_string(s->info.device));
-    if (r->options->json_full)
-        json_object_set_new(object, "stats", stats_engine_json(s));
-    return output_json(r->out, object, e);
-}
-
-static int answer(struct run *r, struct moeflux_err *e)
-{
-    const struct options *o = r->options;
-    struct request_options *request = &r->choice.request.options;
-    struct printer printer;
-    *request = options_request(o);
-    request->raw = !uses_chat(r);
-    request->predict = answer_limit(o);
-    request->tools = r->tools;
-    request->grammar = r->grammar;
-    r->choice.seed = r->generator.seed;
-    int rc = request->raw ? 0 : request_use_chat(request, &r->generator, "the answer", e);
-    if (rc)
-        return rc;
-    struct choice_call call = {
-        .generator = &r->generator, .grammars = &r->generator, .prefill = prefill, .ctx = r};
-    printer_init(&printer, r->out, o, r->term);
-    if (!o->json)
-        call.sink = printer_sink(&printer);
-    rc = choice_answer(&r->choice, &call, &r->answer, e);
-    struct moeflux_err closing = {0};
-    int ended = printer_end(&printer, &closing);
-    bar_end(&r->bar);
-    return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
+    str_free(&text);
+    str_free(&system);
+    return rc;
 }
 
 static void warn(void *ctx, const char *text)
@@ -216,62 +110,154 @@ static void warn(void *ctx, const char *text)
     exit_tell(r->options->log_level, EXIT_WARN, text);
 }
 
-static int load_cache(struct run *r, struct moeflux_err *e)
+static int evaluated(void *ctx, const float *logits, struct moeflux_err *e)
+{
+    struct run *r = ctx;
+    bar_hold(&r->bar);
+    return probe_finish(&r->probe, logits, e);
+}
+
+static void set_alone(struct run *r)
 {
     const struct options *o = r->options;
     bool old = o->state_format && strcmp(o->state_format, "v2") == 0;
-    struct prompt_cache_options cache = {
+    r->file = (struct moeflux_prompt_file){
         .path = o->prompt_cache ? o->prompt_cache : o->prompt_cache_ro,
         .read_only = !o->prompt_cache,
         .format = old ? MOEFLUX_STATE_V2 : MOEFLUX_STATE_V3,
-        .tell = warn,
-        .ctx = r,
+        .warning = {warn, r},
     };
-    return prompt_cache_load(&r->cache, &cache, &r->generator, e);
+    const struct moeflux_alone alone = {.outputs = &r->outputs,
+                                        .evaluated = evaluated,
+                                        .ctx = r,
+                                        .file = r->file.path ? &r->file : NULL};
+    moeflux_request_set_alone(r->request, &alone);
 }
 
-static int run_all(struct run *r, struct moeflux_err *e)
+static int make_request(struct run *r, struct moeflux_err *e)
+{
+    const struct options *o = r->options;
+    int rc = ask_new(&r->request, o, e);
+    if (!rc && !generates(o))
+        rc = moeflux_request_set(r->request, "max_tokens", "0", e);
+    if (!rc && r->tools)
+        rc = moeflux_request_set(r->request, "tools", r->tools, e);
+    if (!rc && r->grammar)
+        rc = moeflux_request_set_text(r->request, "grammar", r->grammar, e);
+    if (!rc)
+        rc = set_prompt(r, e);
+    if (!rc)
+        set_alone(r);
+    return rc;
+}
+
+/* Makes the prompt's tokens, which the probe writes, and compares them with the context. */
+static int encode(struct run *r, struct moeflux_err *e)
+{
+    struct token_list ids = {0};
+    int64_t n = moeflux_chat_encode(r->loaded.chat, r->request, NULL, 0, e);
+    if (n < 0)
+        return (int)n;
+    if (n > r->loaded.max_context)
+        return err_set(e, ERR_USAGE, "the prompt has %lld tokens, the context holds %u (-c)", (long long)n,
+                       r->loaded.max_context);
+    int rc = token_list_resize(&ids, (size_t)n, e);
+    if (!rc && moeflux_chat_encode(r->loaded.chat, r->request, ids.ids, ids.n, e) < 0)
+        rc = (int)e->code;
+    if (!rc)
+        rc = probe_begin(&r->probe, &r->loaded.info, &ids, &r->outputs, e);
+    token_list_free(&ids);
+    return rc;
+}
+
+static int print_json(struct run *r, struct moeflux_err *e)
+{
+    const struct moeflux_answer_info *a = &r->info;
+    const struct loaded *l = &r->loaded;
+    json_t *object = json_object();
+    answer_fields_add(object, moeflux_chat_tokenizer(l->chat), a);
+    json_object_set_new(object, "prefill_tok_s",
+                        stats_number(stats_rate(a->n_prompt - a->n_reused, a->prompt_ns)));
+    json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
+    json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(a)));
+    json_object_set_new(object, "load_s", json_real((double)l->load_ns / 1e9));
+    json_object_set_new(object, "seed", json_integer((json_int_t)a->seed));
+    json_object_set_new(object, "model", output_json_text(r->options->model, strlen(r->options->model)));
+    json_object_set_new(object, "architecture", json_string(l->info.architecture));
+    json_object_set_new(object, "device", json_string(l->info.device));
+    if (r->options->json_full)
+        json_object_set_new(object, "stats", stats_engine_json(l));
+    return output_json(r->out, object, e);
+}
+
+static int answer(struct run *r, struct moeflux_err *e)
+{
+    const struct options *o = r->options;
+    printer_init(&r->printer, r->out, o, r->term);
+    int rc = moeflux_chat_answer(r->loaded.chat, r->loaded.session, r->request,
+                                 o->json ? NULL : printer_piece, &r->printer, &r->answer, e);
+    struct moeflux_err closing = {0};
+    int ended = printer_end(&r->printer, &closing);
+    bar_end(&r->bar);
+    if (!rc)
+        r->info = moeflux_answer_get_info(r->answer);
+    return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
+}
+
+static int report(struct run *r, struct moeflux_err *e)
+{
+    const struct options *o = r->options;
+    int rc = o->json ? print_json(r, e) : 0;
+    if (!rc && !o->json)
+        logprob_lines_say(moeflux_chat_tokenizer(r->loaded.chat), &r->info);
+    if (!rc)
+        run_tell_thinking(&r->info);
+    if (!rc && o->stats)
+        stats_print(&r->loaded, &r->info);
+    if (!rc && r->file.err.code)
+        rc = err_set(e, r->file.err.code, "%s", r->file.err.text);
+    if (!rc && r->info.stop == MOEFLUX_STOP_INTERRUPTED)
+        rc = err_set(e, ERR_INTERRUPTED, "interrupted");
+    return rc;
+}
+
+/* Reads all that the user gives, before the model is opened. */
+static int read_all(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     int rc = answer_grammar_read(o, &r->grammar, e);
     if (!rc)
         rc = prompt_read(&r->prompt, o, e);
     if (!rc && o->tools)
-        rc = tools_read(o->tools, &r->tools, e);
+        rc = moeflux_tools_read(o->tools, &r->tools, e);
     if (!rc && o->prompt_cache)
         rc = place_check("--prompt-cache", o->prompt_cache, e);
+    return rc ? rc : probe_open(&r->probe, o, r->out, e);
+}
+
+static int run_all(struct run *r, struct moeflux_err *e)
+{
+    const struct options *o = r->options;
+    int rc = read_all(r, e);
     if (!rc)
-        rc = probe_open(&r->probe, o, r->out, e);
-    if (!rc)
-        rc = setup_open(&r->generator, o, &r->bar, e);
+        rc = setup_open(&r->loaded, o, &r->bar, e);
     if (!rc)
         rc = check_tokenizer(r, e);
+    if (!rc)
+        rc = setup_chat(&r->loaded, o, e);
     if (!rc && r->tools)
-        rc = tools_check_model(&r->generator, "--tools", e);
+        rc = moeflux_chat_check_tools(r->loaded.chat, "--tools", e);
+    if (!rc)
+        rc = make_request(r, e);
+    if (!rc)
+        rc = setup_start(&r->loaded, o, (uint32_t)o->ctx_size, e);
+    if (!rc)
+        rc = ask_whole(r->request, "seed", (long long)r->loaded.seed, e);
     if (!rc)
         rc = encode(r, e);
     if (!rc)
-        rc = setup_start(&r->generator, o, (uint32_t)o->ctx_size, e);
-    if (!rc)
-        rc = check_length(r, e);
-    if (!rc)
-        rc = load_cache(r, e);
-    if (!rc)
         rc = answer(r, e);
-    if (!rc && o->json)
-        rc = print_json(r, e);
-    if (!rc && !o->json)
-        logprob_lines_say(r->generator.tokenizer, &r->answer);
-    if (!rc)
-        run_tell_thinking(&r->answer);
-    const struct stats st = stats_of(&r->choice);
-    if (!rc && o->stats)
-        stats_print(&st, &r->answer, &r->generator);
-    if (!rc && r->cache.unwritten.code)
-        rc = err_set(e, r->cache.unwritten.code, "%s", r->cache.unwritten.text);
-    if (!rc && r->answer.stop == ANSWER_INTERRUPTED)
-        rc = err_set(e, ERR_INTERRUPTED, "interrupted");
-    return rc;
+    return rc ? rc : report(r, e);
 }
 
 int run_once(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
@@ -281,14 +267,14 @@ int run_once(const struct options *o, const struct term *t, struct output *out, 
         return ERR_IO;
     bar_init(&r.bar, t);
     int rc = run_all(&r, e);
-    rc = setup_save_usage(&r.generator, o, rc, e);
+    rc = setup_save_usage(&r.loaded, o, rc, e);
     bar_end(&r.bar);
-    answer_free(&r.answer);
-    json_decref(r.tools);
-    choice_free(&r.choice);
-    generator_close(&r.generator);
+    moeflux_answer_free(r.answer);
+    moeflux_request_free(r.request);
+    setup_close(&r.loaded);
     probe_close(&r.probe);
     prompt_free(&r.prompt);
     free(r.grammar);
+    free(r.tools);
     return rc;
 }

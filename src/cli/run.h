@@ -2,14 +2,11 @@
 #ifndef MOEFLUX_CLI_RUN_H
 #define MOEFLUX_CLI_RUN_H
 
-struct answer;
+struct moeflux_answer_info;
 struct moeflux_err;
 struct options;
 struct output;
-struct generator;
-struct str;
 struct term;
-struct token_list;
 
 /* Reads the prompt, opens the model and answers on `out`. ERR_INTERRUPTED after Ctrl-C: the answer so far is
  * printed. */
@@ -19,6 +16,6 @@ int run_once(const struct options *o, const struct term *t, struct output *out, 
 void run_tell_replaced(const struct options *o, unsigned long n_replaced);
 
 /* Says on stderr, if an answer has thinking but no text, why that is. */
-void run_tell_thinking(const struct answer *a);
+void run_tell_thinking(const struct moeflux_answer_info *a);
 
 #endif

@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/seed.h"
 #include "cli/chat_template.h"
 #include "cli/exit.h"
 #include "cli/options/options.h"
@@ -14,7 +15,7 @@
 #include "cli/report/use.h"
 #include "engine/lab/lab.h"
 #include "engine/plan/devices.h"
-#include "generate/generator.h"
+#include "moeflux.h"
 
 /* Says once that fewer or more experts make other answers than the model's own. */
 static void tell_experts(const struct options *o, const struct moeflux_model_info *m)
@@ -41,14 +42,14 @@ static void tell_margin(const struct options *o, const struct moeflux_model_info
     exit_tell(o->log_level, EXIT_WARN, text);
 }
 
-int setup_open(struct generator *s, const struct options *o, struct bar *bar, struct moeflux_err *e)
+int setup_open(struct loaded *l, const struct options *o, struct bar *bar, struct moeflux_err *e)
 {
-    return setup_open_for(s, o, bar, 1, bar_progress(bar), e);
+    return setup_open_for(l, o, bar, 1, bar_progress(bar), e);
 }
 
 static void keep_contexts(struct moeflux_options *engine, uint32_t n_sequences)
 {
-    uint64_t all = (uint64_t)n_sequences * (engine->context ? engine->context : GENERATOR_DEFAULT_CONTEXT);
+    uint64_t all = (uint64_t)n_sequences * (engine->context ? engine->context : MOEFLUX_DEFAULT_CONTEXT);
     if (n_sequences > 1)
         engine->context = all < UINT32_MAX ? (uint32_t)all : UINT32_MAX;
 }
@@ -86,8 +87,15 @@ static int check_copy(const struct moeflux_options *engine, uint32_t i, struct m
     return does_not_fit(i, p.device, text, e);
 }
 
+static int open_one(struct loaded *l, const struct moeflux_options *engine, struct moeflux_err *e)
+{
+    int rc = moeflux_model_open(&l->models[l->n_models], engine, e);
+    l->n_models += rc == 0;
+    return rc;
+}
+
 /* Opens a copy of the model on each device. */
-static int open_copies(struct generator *s, const struct moeflux_options *engine, uint32_t n_sequences,
+static int open_copies(struct loaded *l, const struct moeflux_options *engine, uint32_t n_sequences,
                        struct moeflux_err *e)
 {
     struct moeflux_options one = *engine;
@@ -109,29 +117,11 @@ static int open_copies(struct generator *s, const struct moeflux_options *engine
             if (pass == 0)
                 rc = check_copy(&one, i, e);
             else
-                rc = i == 0 ? generator_open(s, &one, e) : generator_add_copy(s, &one, e);
-            if (pass == 1 && !rc && !moeflux_model_get_info(generator_copy(s, i)).experts_resident)
+                rc = open_one(l, &one, e);
+            if (pass == 1 && !rc && !moeflux_model_get_info(l->models[i]).experts_resident)
                 rc = does_not_fit(i, d.names[i], "what other copies leave is too little for all experts", e);
         }
     return rc;
-}
-
-/* Opens the model and writes a trace. */
-static int open_traced(struct generator *s, const struct moeflux_options *engine, const char *trace,
-                       struct moeflux_err *e)
-{
-    uint64_t start = clock_ns();
-    struct moeflux_model *m;
-    int rc = lab_open_traced(&m, engine, trace, e);
-    if (rc)
-        return rc;
-    if ((rc = generator_of_model(s, m, e))) {
-        moeflux_model_close(m);
-        return rc;
-    }
-    generator_report(s, &engine->progress);
-    s->load_ns = clock_ns() - start;
-    return 0;
 }
 
 static void warn(void *ctx, const char *text)
@@ -140,68 +130,120 @@ static void warn(void *ctx, const char *text)
     exit_tell(o->log_level, EXIT_WARN, text);
 }
 
-int setup_open_for(struct generator *s, const struct options *o, struct bar *bar, uint32_t n_sequences,
+/* Gives new models to the chat, if there is one. */
+static int renew(struct loaded *l, struct moeflux_err *e)
+{
+    l->info = moeflux_model_get_info(l->models[0]);
+    return l->chat ? moeflux_chat_use_models(l->chat, l->models, l->n_models, e) : 0;
+}
+
+int setup_open_for(struct loaded *l, const struct options *o, struct bar *bar, uint32_t n_sequences,
                    struct moeflux_progress progress, struct moeflux_err *e)
 {
     struct moeflux_options engine = {.progress = progress, .warning = {warn, (void *)(uintptr_t)o}};
-    struct chat_template template;
-    *s = (struct generator){0};
+    uint64_t start = clock_ns();
     options_engine(o, &engine);
-    int rc = chat_template_read(&template, o, e);
+    int rc = l->chat ? 0 : chat_template_read(&l->template, o, e);
     if (!rc && o->usage)
         rc = place_check("--usage", o->usage, e);
     if (!rc && o->replicate)
-        rc = open_copies(s, &engine, n_sequences, e);
+        rc = open_copies(l, &engine, n_sequences, e);
     else if (!rc) {
         keep_contexts(&engine, n_sequences);
-        rc = o->trace ? open_traced(s, &engine, o->trace, e) : generator_open(s, &engine, e);
+        rc = o->trace ? lab_open_traced(&l->models[0], &engine, o->trace, e) : open_one(l, &engine, e);
+        l->n_models = rc == 0;
     }
+    l->load_ns = clock_ns() - start;
     bar_end(bar);
     if (!rc)
-        rc = chat_template_use(&template, s, e);
-    chat_template_free(&template);
-    if (!rc && (o->active_experts || o->expert_share < 1))
-        tell_experts(o, &s->info);
-    if (!rc && o->prefer_resident > 0)
-        tell_margin(o, &s->info);
-    return rc;
+        rc = renew(l, e);
+    if (rc) {
+        setup_close_models(l);
+        return rc;
+    }
+    if (o->active_experts || o->expert_share < 1)
+        tell_experts(o, &l->info);
+    if (o->prefer_resident > 0)
+        tell_margin(o, &l->info);
+    return 0;
 }
 
-int setup_chat(struct generator *s, const struct options *o, const char *what, struct moeflux_err *e)
+int setup_need_tokenizer(const struct loaded *l, const struct options *o, const char *what,
+                         struct moeflux_err *e)
 {
-    if (!s->tokenizer)
-        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s needs (use --tokens-in)", o->model,
-                       what);
-    struct request_options r = options_request(o);
-    return request_use_chat(&r, s, what, e);
+    return l->info.tokenizer_path ? 0
+                                  : err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s", o->model, what);
 }
 
-int setup_start(struct generator *s, const struct options *o, uint32_t max_context, struct moeflux_err *e)
+int setup_chat(struct loaded *l, const struct options *o, struct moeflux_err *e)
 {
-    uint64_t seed = (uint64_t)o->seed;
+    const struct chat_template *t = &l->template;
+    int rc = moeflux_chat_open(&l->chat, l->models[0], e);
+    if (!rc && l->n_models > 1)
+        rc = moeflux_chat_use_models(l->chat, l->models, l->n_models, e);
+    if (!rc && (t->text || t->variables))
+        rc = setup_need_tokenizer(l, o, "--chat-template needs", e);
+    return rc ? rc : chat_template_use(t, l->chat, e);
+}
+
+static int draw_seed(struct loaded *l, const struct options *o, struct moeflux_err *e)
+{
     struct moeflux_err why;
-    int rc = o->seed < 0 ? generator_draw_seed(&seed, &why) : 0;
-    if (rc)
-        return err_set(e, rc, "%s (give one with -s)", why.text);
-    struct sampler_options sampling = options_sampling(o, seed);
-    return generator_start(s, max_context, &sampling, e);
+    l->seed = (uint64_t)o->seed;
+    int rc = o->seed < 0 ? seed_draw(&l->seed, &why) : 0;
+    return rc ? err_set(e, rc, "%s (give one with -s)", why.text) : 0;
 }
 
-static int tell_replay(const struct generator *s, const struct options *o, struct moeflux_err *e)
+int setup_start(struct loaded *l, const struct options *o, uint32_t max_context, struct moeflux_err *e)
+{
+    uint32_t own = l->info.max_context;
+    l->max_context = max_context ? max_context : MOEFLUX_DEFAULT_CONTEXT;
+    if (!max_context && own < l->max_context)
+        l->max_context = own;
+    int rc = draw_seed(l, o, e);
+    return rc ? rc : moeflux_session_new(&l->session, l->models[0], l->max_context, e);
+}
+
+void setup_get_stats(const struct loaded *l, struct moeflux_stats *out)
+{
+    struct moeflux_stats more;
+    moeflux_model_get_stats(l->models[0], out);
+    for (uint32_t i = 1; i < l->n_models; i++) {
+        moeflux_model_get_stats(l->models[i], &more);
+        moeflux_stats_add(out, &more);
+    }
+}
+
+static int tell_replay(const struct loaded *l, const struct options *o, struct moeflux_err *e)
 {
     struct moeflux_stats stats;
-    generator_get_stats(s, &stats);
+    setup_get_stats(l, &stats);
     return use_report_tell(o, stats.n_slots + stats.n_host_slots, e);
 }
 
-int setup_save_usage(const struct generator *s, const struct options *o, int rc, struct moeflux_err *e)
+int setup_save_usage(const struct loaded *l, const struct options *o, int rc, struct moeflux_err *e)
 {
-    if (!s->model || (rc && rc != ERR_INTERRUPTED))
+    if (l->n_models == 0 || (rc && rc != ERR_INTERRUPTED))
         return rc;
-    int saved = o->usage ? moeflux_model_save_usage(s->model, o->usage, e) : 0;
-    int traced = lab_save_trace(s->model, saved ? NULL : e);
+    int saved = o->usage ? moeflux_model_save_usage(l->models[0], o->usage, e) : 0;
+    int traced = lab_save_trace(l->models[0], saved ? NULL : e);
     saved = saved ? saved : traced;
     if (!saved && !rc && o->trace && o->stats)
-        saved = tell_replay(s, o, e);
+        saved = tell_replay(l, o, e);
     return saved ? saved : rc;
+}
+
+void setup_close_models(struct loaded *l)
+{
+    while (l->n_models > 0)
+        moeflux_model_close(l->models[--l->n_models]);
+}
+
+void setup_close(struct loaded *l)
+{
+    moeflux_session_free(l->session);
+    moeflux_chat_close(l->chat);
+    chat_template_free(&l->template);
+    setup_close_models(l);
+    *l = (struct loaded){0};
 }

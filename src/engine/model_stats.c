@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/mem.h"
 #include "engine/model.h"
 
 static void add_store_stats(struct moeflux_stats *to, const struct expert_store *store)
@@ -200,6 +201,40 @@ void moeflux_model_get_stats(const struct moeflux_model *m, struct moeflux_stats
         out->devices[i] = describe(at);
         stage_give(at);
     }
+}
+
+void moeflux_stats_add(struct moeflux_stats *to, const struct moeflux_stats *more)
+{
+    const struct {
+        uint64_t *to, by;
+    } sums[] = {
+        {&to->n_prefill_tokens, more->n_prefill_tokens},
+        {&to->n_decode_tokens, more->n_decode_tokens},
+        {&to->n_submits, more->n_submits},
+        {&to->n_dispatches, more->n_dispatches},
+        {&to->read_bytes, more->read_bytes},
+        {&to->n_reads, more->n_reads},
+        {&to->wait_gpu_ns, more->wait_gpu_ns},
+        {&to->n_compiled, more->n_compiled},
+        {&to->compile_ns, more->compile_ns},
+        {&to->n_hits, more->n_hits},
+        {&to->n_misses, more->n_misses},
+        {&to->n_choices, more->n_choices},
+        {&to->n_chosen, more->n_chosen},
+        {&to->n_slots, more->n_slots},
+        {&to->weights_bytes, more->weights_bytes},
+        {&to->weights_mapped_bytes, more->weights_mapped_bytes},
+        {&to->state_bytes, more->state_bytes},
+        {&to->device_used_bytes, more->device_used_bytes},
+    };
+    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
+        *sums[i].to += sums[i].by;
+    /* Copies compute at the same time. */
+    to->prefill_ns = size_max(to->prefill_ns, more->prefill_ns);
+    to->decode_ns = size_max(to->decode_ns, more->decode_ns);
+    to->work_ns = size_max(to->work_ns, more->work_ns);
+    for (uint32_t i = 0; i < more->n_devices && to->n_devices < MOEFLUX_MAX_DEVICES; i++)
+        to->devices[to->n_devices++] = more->devices[i];
 }
 
 void moeflux_model_reset_stats(struct moeflux_model *m)

@@ -8,13 +8,10 @@
 #include "engine/run/batched.h"
 #include "engine/sequence.h"
 #include "engine/session.h"
+#include "engine/text_api.h"
 #include "moeflux.h"
 #include "sample/sampler.h"
 #include "text/tokenizer/tokenizer.h"
-
-struct moeflux_tokenizer {
-    struct tokenizer *tokenizer;
-};
 
 struct moeflux_sampler {
     struct sampler *sampler;
@@ -45,6 +42,11 @@ void moeflux_tokenizer_close(struct moeflux_tokenizer *t)
     free(t);
 }
 
+void moeflux_tokenizer_set_progress(struct moeflux_tokenizer *t, const struct moeflux_progress *p)
+{
+    tokenizer_set_progress(t->tokenizer, p);
+}
+
 int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *text, size_t len,
                                  bool parse_special, int32_t *ids, size_t cap, struct moeflux_err *e)
 {
@@ -56,6 +58,19 @@ int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *
     int64_t n = rc < 0 ? rc : (int64_t)list.n;
     token_list_free(&list);
     return n;
+}
+
+int64_t moeflux_tokenizer_encode_all(const struct moeflux_tokenizer *t, const char *text, size_t len,
+                                     bool parse_special, bool add_bos, int32_t **ids, struct moeflux_err *e)
+{
+    enum token_specials specials = parse_special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT;
+    struct token_list list = {0};
+    int rc = add_bos ? tokenizer_encode_prompt(t->tokenizer, text, len, specials, &list, NULL, e)
+                     : tokenizer_encode(t->tokenizer, text, len, specials, &list, NULL, e);
+    if (rc)
+        token_list_free(&list);
+    *ids = list.ids;
+    return rc ? rc : (int64_t)list.n;
 }
 
 size_t moeflux_tokenizer_bytes(const struct moeflux_tokenizer *t, int32_t id, const char **bytes)

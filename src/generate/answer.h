@@ -43,7 +43,7 @@ struct answer_piece {
     enum chat_part part;
     const char *text;
     size_t len;
-    const struct logprob *logprobs; /* [1 + n_top], that of `id` first (logprobs.h); NULL: none */
+    const struct moeflux_logprob *logprobs; /* [1 + n_top], that of `id` first (logprobs.h); NULL: none */
     uint32_t n_top;
     const struct answer_call *call; /* NULL unless part is CHAT_TOOL */
     /* Failed calls count too: clients join the pieces of one index to one call. */

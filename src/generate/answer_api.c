@@ -5,6 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "generate/choice.h"
 #include "generate/request.h"
 
 _Static_assert((int)MOEFLUX_STOP_EOS == (int)ANSWER_EOS && (int)MOEFLUX_STOP_LENGTH == (int)ANSWER_LENGTH &&
@@ -32,27 +33,33 @@ static enum moeflux_piece_kind kind_of(const struct answer_piece *p)
     return p->part == CHAT_THINKING ? MOEFLUX_PIECE_THINKING : MOEFLUX_PIECE_TEXT;
 }
 
-struct moeflux_piece answer_api_piece(const struct answer_piece *p, struct moeflux_call *call,
-                                      struct moeflux_logprob *logprobs)
+struct moeflux_piece answer_api_piece(const struct answer_piece *p, struct moeflux_call *call)
 {
-    struct moeflux_piece piece = {.kind = kind_of(p), .text = p->text, .len = p->len, .id = p->id};
+    struct moeflux_piece piece = {.kind = kind_of(p),
+                                  .text = p->text,
+                                  .len = p->len,
+                                  .id = p->id,
+                                  .logprobs = p->logprobs,
+                                  .n_logprobs = p->logprobs ? p->n_top : 0};
     if (p->call) {
         *call = call_of(p->call);
         piece.call = call;
         piece.call_idx = p->call_idx;
     }
-    for (uint32_t i = 0; p->logprobs && i <= p->n_top; i++)
-        logprobs[i] = (struct moeflux_logprob){p->logprobs[i].id, p->logprobs[i].value};
-    if (p->logprobs) {
-        piece.logprobs = logprobs;
-        piece.n_logprobs = p->n_top;
-    }
     return piece;
+}
+
+void answer_api_count(struct moeflux_answer *a, const struct choice_result *r)
+{
+    a->n_reused = r->n_reused;
+    a->start_ns = r->start_ns;
+    a->prompt_ns = r->prefill_ns;
 }
 
 int answer_api_finish(struct moeflux_answer *a, const struct request *r, struct moeflux_err *e)
 {
     size_t n = a->own.n_calls;
+    a->has_logprobs = r->options.logprobs != REQUEST_NO_LOGPROBS;
     if (a->own.stop_text && !(a->stop_text = mem_text(a->own.stop_text, e)))
         return ERR_MEMORY;
     if (r->skipped_tool && !(a->skipped_tool = mem_text(r->skipped_tool, e)))
@@ -66,6 +73,7 @@ int answer_api_finish(struct moeflux_answer *a, const struct request *r, struct 
 
 struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *a)
 {
+    static const struct moeflux_logprob no_logprobs = {.id = -1};
     const struct answer *own = &a->own;
     return (struct moeflux_answer_info){.text = str_text(&own->text),
                                         .thinking = str_text(&own->thinking),
@@ -81,18 +89,34 @@ struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *
                                         .n_reused = a->n_reused,
                                         .n_tokens = (uint32_t)own->tokens.n,
                                         .tokens = own->tokens.ids,
+                                        .logprobs = !a->has_logprobs    ? NULL
+                                                    : own->logprobs.items ? own->logprobs.items
+                                                                          : &no_logprobs,
+                                        .n_logprobs = own->logprobs.n_top,
+                                        .n_decoded = own->n_decoded,
+                                        .n_drafted = own->drafts.n_drafted,
+                                        .n_accepted = own->drafts.n_accepted,
+                                        .n_evaluations = own->drafts.n_runs,
                                         .prompt_ns = a->prompt_ns,
+                                        .first_ns = own->first_token_ns && a->start_ns
+                                                        ? own->first_token_ns - a->start_ns
+                                                        : 0,
                                         .decode_ns = own->decode_ns};
 }
 
-void moeflux_answer_free(struct moeflux_answer *a)
+void answer_api_clear(struct moeflux_answer *a)
 {
-    if (!a)
-        return;
     answer_free(&a->own);
     free(a->calls);
     free(a->stop_text);
     free(a->skipped_tool);
+    *a = (struct moeflux_answer){0};
+}
+
+void moeflux_answer_free(struct moeflux_answer *a)
+{
+    if (a)
+        answer_api_clear(a);
     free(a);
 }
 

@@ -7,21 +7,27 @@
 #include "generate/answer.h"
 #include "moeflux.h"
 
+struct choice_result;
 struct request;
 
 struct moeflux_answer {
     struct answer own;
     struct moeflux_call *calls;     /* [own.n_calls]; NULL: not made yet, or none */
     char *stop_text, *skipped_tool; /* NULL: none */
-    uint64_t seed, prompt_ns;
+    uint64_t seed, start_ns, prompt_ns;
     uint32_t n_prompt, n_reused; /* tokens */
+    bool has_logprobs;           /* they were asked for */
     bool continues;              /* it continues the last message of the request */
 };
 
-/* Fills the piece of moeflux.h that stands for `p`. call, logprobs [1 + LOGPROBS_MAX]: room for what it
- * points to. */
-struct moeflux_piece answer_api_piece(const struct answer_piece *p, struct moeflux_call *call,
-                                      struct moeflux_logprob *logprobs);
+/* Returns the piece of moeflux.h that stands for `p`. call: room for what it points to. */
+struct moeflux_piece answer_api_piece(const struct answer_piece *p, struct moeflux_call *call);
+
+/* Takes over how the prompt went. */
+void answer_api_count(struct moeflux_answer *a, const struct choice_result *r);
+
+/* Frees what it has; the struct stays. */
+void answer_api_clear(struct moeflux_answer *a);
 
 /* Completes an answer that has ended: its strings no longer depend on the request `r`. ERR_MEMORY. */
 int answer_api_finish(struct moeflux_answer *a, const struct request *r, struct moeflux_err *e);

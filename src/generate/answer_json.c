@@ -10,7 +10,7 @@
 
 #define NEVER (-9999.0)
 
-static json_t *token_json(const struct tokenizer *t, const struct logprob *l)
+static json_t *token_json(const struct tokenizer *t, const struct moeflux_logprob *l)
 {
     const char *bytes = "";
     size_t n = t ? tokenizer_bytes(t, l->id, &bytes) : 0;
@@ -24,22 +24,13 @@ static json_t *token_json(const struct tokenizer *t, const struct logprob *l)
     return object;
 }
 
-struct json_t *answer_json_logprob(const struct tokenizer *t, const struct logprob *of, uint32_t n_top)
+struct json_t *answer_json_logprob(const struct tokenizer *t, const struct moeflux_logprob *of, uint32_t n_top)
 {
     json_t *object = token_json(t, &of[0]), *top = json_array();
     for (uint32_t i = 1; i <= n_top && of[i].id >= 0; i++)
         json_array_append_new(top, token_json(t, &of[i]));
     json_object_set_new(object, "top_logprobs", top);
     return object;
-}
-
-struct json_t *answer_json_logprobs(const struct tokenizer *t, const struct answer *a)
-{
-    const struct logprobs *l = &a->logprobs;
-    json_t *list = json_array();
-    for (size_t i = 0; i < l->n; i++)
-        json_array_append_new(list, answer_json_logprob(t, logprobs_of(l, i), l->n_top));
-    return list;
 }
 
 struct json_t *answer_json_call(const struct answer_call *c)
@@ -51,12 +42,4 @@ struct json_t *answer_json_call(const struct answer_call *c)
     json_object_set_new(object, "type", json_string("function"));
     json_object_set_new(object, "function", function);
     return object;
-}
-
-struct json_t *answer_json_calls(const struct answer *a)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < a->n_calls; i++)
-        json_array_append_new(list, answer_json_call(&a->calls[i]));
-    return list;
 }

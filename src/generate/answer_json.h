@@ -6,22 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct answer;
 struct answer_call;
 struct json_t;
-struct logprob;
+struct moeflux_logprob;
 struct tokenizer;
 
 /* Returns one token: {"id", "token", "logprob", "bytes", "top_logprobs": [the same without the last]}.
  * of: [1 + n_top]. t: NULL: the texts are empty. A probability of 0 has the logarithm -9999. */
-struct json_t *answer_json_logprob(const struct tokenizer *t, const struct logprob *of, uint32_t n_top);
-
-/* Returns an array with one of these for each token of the answer. */
-struct json_t *answer_json_logprobs(const struct tokenizer *t, const struct answer *a);
+struct json_t *answer_json_logprob(const struct tokenizer *t, const struct moeflux_logprob *of, uint32_t n_top);
 
 /* Returns {"id", "type": "function", "function": {"name", "arguments": a string}}. */
 struct json_t *answer_json_call(const struct answer_call *c);
-/* Returns an array of the answer's calls. */
-struct json_t *answer_json_calls(const struct answer *a);
 
 #endif

@@ -7,56 +7,73 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/json_sent.h"
 #include "base/mem.h"
+#include "base/seed.h"
+#include "engine/model.h"
 #include "engine/sequence.h"
 #include "generate/answer_api.h"
 #include "generate/batcher.h"
+#include "generate/chat_api.h"
 #include "generate/choice.h"
 #include "generate/constrain.h"
 #include "generate/generator.h"
 #include "generate/model_sampling.h"
 #include "generate/prefill.h"
+#include "generate/prompt_cache.h"
 #include "generate/request.h"
 #include "generate/request_api.h"
+#include "generate/tools.h"
 #include "generate/turn_stops.h"
 #include "text/grammar/constraint.h"
 #include "text/grammar/grammar.h"
+#include "text/jinja/jinja.h"
 
 /* What a thread needs while it answers. Workers are kept: their chat templates and logits are used again. */
 struct worker {
     struct generator generator;
     struct batcher_slot slot;
+    uint32_t copy; /* of the model: 0 is the model itself */
     struct worker *next;
-};
-
-struct moeflux_chat {
-    struct generator generator; /* what the workers share; its model is borrowed */
-    struct batcher *batcher;
-    struct request_options defaults; /* defaults of requests, with the sampling of the model's file */
-    pthread_mutex_t lock;            /* protects the idle workers */
-    bool has_lock;
-    struct worker *idle;
 };
 
 /* ---- a chat ---- */
 
+static int make_batchers(struct moeflux_chat *c, struct moeflux_err *e)
+{
+    int rc = 0;
+    for (uint32_t i = 0; !rc && i <= c->generator.n_copies; i++)
+        rc = batcher_new(&c->batchers[i], generator_copy(&c->generator, i), false, e);
+    return rc;
+}
+
+static void free_batchers(struct moeflux_chat *c)
+{
+    for (uint32_t i = 0; i < MOEFLUX_MAX_DEVICES; i++) {
+        batcher_free(c->batchers[i]);
+        c->batchers[i] = NULL;
+    }
+}
+
 static int prepare(struct moeflux_chat *c, struct moeflux_model *m, struct moeflux_err *e)
 {
     size_t ignored;
-    int rc = generator_of_model(&c->generator, m, e);
+    int rc = generator_of_models(&c->generator, &m, 1, e);
     c->defaults = request_defaults();
+    c->version = clock_ns();
     if (!rc)
         rc = model_sampling_take(&c->defaults.sampling, NULL, c->generator.dir, &ignored, e);
-    if (!rc && !c->generator.tokenizer)
-        rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a chat needs", c->generator.dir);
+    c->tokenizer.tokenizer = c->generator.tokenizer;
+    if (!rc)
+        generator_report(&c->generator, &m->progress);
     if (!rc)
         rc = generator_prepare(&c->generator, 0, e);
     if (!rc)
         rc = constrain_share(&c->generator, e);
     if (!rc)
-        rc = batcher_new(&c->batcher, m, false, e);
+        rc = make_batchers(c, e);
     if (!rc && !(c->has_lock = pthread_mutex_init(&c->lock, NULL) == 0))
         rc = err_set(e, ERR_MEMORY, "out of memory for a lock");
     return rc;
@@ -92,6 +109,15 @@ static void free_workers(struct moeflux_chat *c)
     c->idle = NULL;
 }
 
+int moeflux_template_check(const char *text, struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    struct jinja *parsed = NULL;
+    int rc = jinja_parse(&parsed, text, strlen(text), "chat template", &why);
+    jinja_free(parsed);
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
 int moeflux_chat_use_template(struct moeflux_chat *c, const char *template_text, const char *variables,
                               struct moeflux_err *e)
 {
@@ -110,6 +136,7 @@ int moeflux_chat_use_template(struct moeflux_chat *c, const char *template_text,
         return err_set(e, rc, "%s", why.text);
     /* Workers keep the template that they have parsed. */
     free_workers(c);
+    c->version = clock_ns();
     return 0;
 }
 
@@ -118,27 +145,78 @@ void moeflux_chat_close(struct moeflux_chat *c)
     if (!c)
         return;
     free_workers(c);
-    batcher_free(c->batcher);
-    c->generator.model = NULL;
+    free_batchers(c);
     generator_close(&c->generator);
     if (c->has_lock)
         pthread_mutex_destroy(&c->lock);
     free(c);
 }
 
+int moeflux_chat_use_models(struct moeflux_chat *c, struct moeflux_model *const *models, uint32_t n,
+                            struct moeflux_err *e)
+{
+    struct moeflux_err why = {0};
+    if (n == 0 || n > MOEFLUX_MAX_DEVICES)
+        return err_set(e, ERR_USAGE, "%u models, expected 1 to %d", n, MOEFLUX_MAX_DEVICES);
+    free_workers(c);
+    free_batchers(c);
+    generator_set_models(&c->generator, models, n);
+    int rc = make_batchers(c, &why);
+    return rc ? err_set(e, rc, "%s", why.text) : 0;
+}
+
+int moeflux_chat_check_tools(const struct moeflux_chat *c, const char *name, struct moeflux_err *e)
+{
+    return tools_check_model(&c->generator, name, e);
+}
+
+struct moeflux_model *moeflux_chat_model(const struct moeflux_chat *c)
+{
+    return c->generator.model;
+}
+
+const struct moeflux_tokenizer *moeflux_chat_tokenizer(const struct moeflux_chat *c)
+{
+    return c->generator.tokenizer ? &c->tokenizer : NULL;
+}
+
+int chat_api_share(const struct moeflux_chat *c, uint32_t copy, struct generator *g, struct moeflux_err *e)
+{
+    generator_share(g, &c->generator, copy);
+    if ((g->logits = mem_new(c->generator.info.vocab_size, sizeof(float), e)))
+        return 0;
+    generator_unshare(g);
+    return ERR_MEMORY;
+}
+
+uint32_t chat_api_find_copy(const struct moeflux_chat *c, const struct moeflux_session *s)
+{
+    uint32_t i = 0;
+    while (i <= c->generator.n_copies && generator_copy(&c->generator, i) != s->model)
+        i++;
+    return i;
+}
+
+void chat_api_use(const struct moeflux_chat *c, struct generator *g, struct moeflux_session *s)
+{
+    g->sequence = s;
+    g->max_context = s ? s->max_context : c->generator.info.max_context;
+    g->most_prompt_bytes = s && g->tokenizer ? tokenizer_most_bytes(g->tokenizer, s->max_context) : 0;
+}
+
 /* ---- workers ---- */
 
-static struct worker *new_worker(struct moeflux_chat *c, struct moeflux_err *e)
+static struct worker *new_worker(struct moeflux_chat *c, uint32_t copy, struct moeflux_err *e)
 {
     struct worker *l = mem_new(1, sizeof *l, e);
     if (!l)
         return NULL;
-    generator_share(&l->generator, &c->generator, 0);
-    if (!(l->generator.logits = mem_new(c->generator.info.vocab_size, sizeof(float), e))) {
-        free_worker(l);
+    l->copy = copy;
+    if (chat_api_share(c, copy, &l->generator, e)) {
+        free(l);
         return NULL;
     }
-    batcher_bind(c->batcher, &l->slot, &l->generator);
+    batcher_bind(c->batchers[copy], &l->slot, &l->generator);
     return l;
 }
 
@@ -146,17 +224,18 @@ static struct worker *new_worker(struct moeflux_chat *c, struct moeflux_err *e)
  * filled. */
 static struct worker *take_worker(struct moeflux_chat *c, struct moeflux_session *s, struct moeflux_err *e)
 {
+    uint32_t copy = s ? chat_api_find_copy(c, s) : 0;
     pthread_mutex_lock(&c->lock);
-    struct worker *l = c->idle;
+    struct worker **at = &c->idle;
+    while (*at && (*at)->copy != copy)
+        at = &(*at)->next;
+    struct worker *l = *at;
     if (l)
-        c->idle = l->next;
+        *at = l->next;
     pthread_mutex_unlock(&c->lock);
-    if (!l && !(l = new_worker(c, e)))
+    if (!l && !(l = new_worker(c, copy, e)))
         return NULL;
-    struct generator *g = &l->generator;
-    g->sequence = s;
-    g->max_context = s ? s->max_context : c->generator.info.max_context;
-    g->most_prompt_bytes = s ? tokenizer_most_bytes(g->tokenizer, s->max_context) : 0;
+    chat_api_use(c, &l->generator, s);
     return l;
 }
 
@@ -172,34 +251,92 @@ static void put_worker(struct moeflux_chat *c, struct worker *l)
 
 /* ---- the prompt ---- */
 
-/* Reads the fields and makes the tokens of the prompt. The reading changes the fields: a copy of them is
- * read. */
-static int read_request(const struct moeflux_chat *c, const struct moeflux_request *from, struct generator *g,
-                        struct request *r, struct moeflux_err *e)
+/* The reading changes the fields: a copy of them is read. */
+static int read_fields(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *r,
+                       struct moeflux_err *e)
 {
     json_t *fields = json_deep_copy(from->fields);
     int rc = fields ? request_take(r, fields, &c->defaults, e)
                     : err_set(e, ERR_MEMORY, "out of memory for a request");
     json_decref(fields);
+    return rc;
+}
+
+int chat_api_read_how(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *out,
+                      struct moeflux_err *e)
+{
+    struct moeflux_request with = {.fields = json_copy(from->fields)};
+    json_object_del(with.fields, "messages");
+    /* The reader wants one. */
+    int bad = !with.fields || json_object_set_new(with.fields, "prompt", json_string("-"));
+    int rc = bad ? err_set(e, ERR_MEMORY, "out of memory for a request") : read_fields(c, &with, out, e);
+    json_decref(with.fields);
+    return rc;
+}
+
+/* Reads a request whose prompt is token ids. */
+static int read_ids(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *r,
+                    struct moeflux_err *e)
+{
+    struct moeflux_request raw = {.fields = json_copy(from->fields)};
+    if (json_object_get(raw.fields, "prompt") || json_object_get(raw.fields, "messages")) {
+        json_decref(raw.fields);
+        return err_set(e, ERR_USAGE, "the request: expected either token ids, or prompt or messages");
+    }
+    int bad = !raw.fields || json_object_set_new(raw.fields, "raw", json_true());
+    int rc =
+        bad ? err_set(e, ERR_MEMORY, "out of memory for a request") : chat_api_read_how(c, &raw, r, e);
+    json_decref(raw.fields);
+    for (size_t i = 0; !rc && i < from->ids.n; i++)
+        rc = token_list_add(&r->tokens, from->ids.ids[i], e);
+    return rc;
+}
+
+/* Reads the fields and makes the tokens of the prompt. */
+static int read_request(const struct moeflux_chat *c, const struct moeflux_request *from, struct generator *g,
+                        struct request *r, struct moeflux_err *e)
+{
+    if (from->ids.n)
+        return read_ids(c, from, r, e);
+    if (!g->tokenizer)
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a text prompt needs", g->dir);
+    int rc = read_fields(c, from, r, e);
+    r->counts_system = from->is_alone && from->alone.file;
     return rc ? rc : request_encode(r, g, e);
 }
 
-int64_t moeflux_chat_encode(struct moeflux_chat *c, const struct moeflux_request *r, int32_t *ids, size_t cap,
+/* Makes r->encoded, unless it is there. */
+static int encode_request(struct moeflux_chat *c, struct moeflux_request *r, struct generator *g,
+                          struct moeflux_err *e)
+{
+    if (r->encoded && r->encoded_by == c->version)
+        return 0;
+    request_api_forget(r);
+    r->encoded_by = c->version;
+    if (!(r->encoded = mem_new(1, sizeof *r->encoded, e)))
+        return ERR_MEMORY;
+    int rc = read_request(c, r, g, r->encoded, e);
+    if (rc)
+        request_api_forget(r);
+    return rc;
+}
+
+int64_t moeflux_chat_encode(struct moeflux_chat *c, struct moeflux_request *r, int32_t *ids, size_t cap,
                             struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
-    struct request read = {0};
     if (!c || !r || (!ids && cap > 0))
         return err_set(e, ERR_USAGE, "the %s is NULL", !c ? "chat" : !r ? "request" : "room for ids");
     struct worker *l = take_worker(c, NULL, &why);
-    int rc = l ? read_request(c, r, &l->generator, &read, &why) : ERR_MEMORY;
-    if (!rc && cap > 0)
-        memcpy(ids, read.tokens.ids, size_min(read.tokens.n, cap) * sizeof *ids);
-    int64_t n = rc ? err_set(e, rc, "%s", why.text) : (int64_t)read.tokens.n;
-    request_free(&read);
+    int rc = l ? encode_request(c, r, &l->generator, &why) : ERR_MEMORY;
     if (l)
         put_worker(c, l);
-    return n;
+    if (rc)
+        return err_set(e, rc, "%s", why.text);
+    const struct token_list *tokens = &r->encoded->tokens;
+    if (cap > 0)
+        memcpy(ids, tokens->ids, size_min(tokens->n, cap) * sizeof *ids);
+    return (int64_t)tokens->n;
 }
 
 /* ---- an answer ---- */
@@ -209,25 +346,26 @@ struct run {
     struct moeflux_chat *chat;
     struct worker *worker;
     struct moeflux_request *asked;
+    struct chat_api_watch watch;
     struct choice choice;
+    struct prompt_cache cache; /* used if the request is answered alone */
     struct moeflux_answer *answer;
     bool (*piece)(void *ctx, const struct moeflux_piece *p); /* NULL: none, or it has returned false */
     void *ctx;
 };
 
-static bool go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+bool chat_api_go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
 {
-    const struct run *r = ctx;
-    (void)what, (void)unit, (void)done, (void)total;
-    return !atomic_load(&r->asked->is_cancelled);
+    const struct chat_api_watch *w = ctx;
+    (void)what, (void)done, (void)total;
+    return !atomic_load(&w->request->is_cancelled) && progress_report(&w->model->progress, "", unit, 0, 0);
 }
 
 static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
 {
     struct run *r = ctx;
     struct moeflux_call call;
-    struct moeflux_logprob logprobs[1 + LOGPROBS_MAX];
-    const struct moeflux_piece piece = answer_api_piece(p, &call, logprobs);
+    const struct moeflux_piece piece = answer_api_piece(p, &call);
     (void)e;
     /* After a cancel from outside, the text that was computed still arrives. */
     if (r->piece && !r->piece(r->ctx, &piece)) {
@@ -241,7 +379,7 @@ static int choose_seed(struct run *r, struct moeflux_err *e)
 {
     int64_t seed = r->choice.request.options.seed;
     r->choice.seed = (uint64_t)seed;
-    int rc = seed < 0 ? generator_draw_seed(&r->choice.seed, e) : 0;
+    int rc = seed < 0 ? seed_draw(&r->choice.seed, e) : 0;
     r->answer->seed = r->choice.seed;
     return rc;
 }
@@ -261,6 +399,54 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
     return rc ? rc : prefill_run(g, &p, NULL, e);
 }
 
+/* Evaluates the prompt of an answer that is computed alone. */
+static int prefill_alone(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+                         uint32_t *n_reused, struct moeflux_err *e)
+{
+    struct run *r = ctx;
+    struct generator *g = &r->worker->generator;
+    const struct moeflux_alone *how = &r->asked->alone;
+    r->cache.n_system = c->request.n_system;
+    int rc = prompt_cache_eval(&r->cache, g, &c->request.tokens, sampling, how->outputs, e);
+    *n_reused = r->cache.n_reused;
+    if (!rc && how->outputs && how->outputs->logits)
+        memcpy(how->outputs->logits, g->logits, g->info.vocab_size * sizeof *g->logits);
+    return rc || !how->evaluated ? rc : how->evaluated(how->ctx, g->logits, e);
+}
+
+static void tell(void *ctx, const char *text)
+{
+    const struct moeflux_warning *w = ctx;
+    if (w->tell)
+        w->tell(w->ctx, text);
+}
+
+/* Computes the answer without the batcher. */
+static int compute_alone(struct run *r, struct moeflux_err *e)
+{
+    struct generator *g = &r->worker->generator;
+    struct moeflux_prompt_file *f = r->asked->alone.file;
+    const struct generator_evaluator batched = g->evaluator;
+    const struct choice_call call = {.generator = g,
+                                     .grammars = &r->chat->generator,
+                                     .sink = {give_piece, r},
+                                     .prefill = prefill_alone,
+                                     .ctx = r};
+    int rc = 0;
+    if (f) {
+        const struct prompt_cache_options o = {f->path, f->read_only, f->format, tell, &f->warning};
+        f->err = (struct moeflux_err){0};
+        rc = prompt_cache_load(&r->cache, &o, g, e);
+    }
+    g->evaluator = (struct generator_evaluator){0};
+    if (!rc)
+        rc = choice_answer(&r->choice, &call, &r->answer->own, e);
+    g->evaluator = batched;
+    if (f)
+        f->err = r->cache.unwritten;
+    return rc;
+}
+
 /* Evaluates the prompt and decodes the answer. */
 static int compute(struct run *r, struct moeflux_err *e)
 {
@@ -272,21 +458,25 @@ static int compute(struct run *r, struct moeflux_err *e)
                                      .sink = {give_piece, r},
                                      .prefill = prefill,
                                      .ctx = r};
-    if (!go_on(r, "", "", 0, 0))
+    if (!chat_api_go_on(&r->watch, "", "tok", 0, 0))
         return ERR_INTERRUPTED;
+    if (r->asked->is_alone)
+        return compute_alone(r, e);
     /* A sequence that can be cut anywhere needs no stops. */
     if (moeflux_session_checkpoint_bytes(g->sequence))
         turn_stops_find(&c->request, g, &c->stops);
-    int rc = choice_answer(c, &call, &r->answer->own, e);
-    r->answer->n_reused = c->result.n_reused;
-    r->answer->prompt_ns = c->result.prefill_ns;
-    return rc;
+    return choice_answer(c, &call, &r->answer->own, e);
 }
 
 static int answer(struct run *r, struct moeflux_err *e)
 {
     struct generator *g = &r->worker->generator;
-    int rc = read_request(r->chat, r->asked, g, &r->choice.request, e);
+    int rc = encode_request(r->chat, r->asked, g, e);
+    if (!rc) {
+        r->choice.request = *r->asked->encoded;
+        *r->asked->encoded = (struct request){0};
+        request_api_forget(r->asked);
+    }
     r->answer->n_prompt = (uint32_t)r->choice.request.tokens.n;
     r->answer->continues = !rc && !r->choice.request.options.new_message;
     if (!rc)
@@ -295,10 +485,12 @@ static int answer(struct run *r, struct moeflux_err *e)
         rc = choose_seed(r, e);
     if (rc)
         return rc;
-    g->progress = (struct moeflux_progress){go_on, r};
+    r->watch = (struct chat_api_watch){r->asked, g->model};
+    g->progress = (struct moeflux_progress){chat_api_go_on, &r->watch};
     sequence_watch(g->sequence, &g->progress);
     rc = compute(r, e);
     sequence_watch(g->sequence, NULL);
+    answer_api_count(r->answer, &r->choice.result);
     if (rc == ERR_INTERRUPTED) {
         r->answer->own.stop = ANSWER_INTERRUPTED;
         rc = 0;
@@ -306,16 +498,17 @@ static int answer(struct run *r, struct moeflux_err *e)
     return rc ? rc : answer_api_finish(r->answer, &r->choice.request, e);
 }
 
-static int check_session(const struct moeflux_chat *c, const struct moeflux_session *s, struct moeflux_err *e)
+int chat_api_check_session(const struct moeflux_chat *c, const struct moeflux_session *s,
+                           struct moeflux_err *e)
 {
-    return s->model == c->generator.model
+    return chat_api_find_copy(c, s) <= c->generator.n_copies
                ? 0
                : err_set(e, ERR_USAGE, "the session belongs to another model than the chat");
 }
 
 static int run(struct run *r, struct moeflux_session *s, struct moeflux_err *e)
 {
-    int rc = check_session(r->chat, s, e);
+    int rc = chat_api_check_session(r->chat, s, e);
     if (rc)
         return rc;
     if (!(r->answer = mem_new(1, sizeof *r->answer, e)) || !(r->worker = take_worker(r->chat, s, e)))

@@ -3,33 +3,13 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "engine/breakers.h"
 #include "generate/constrain.h"
-
-int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)
-{
-    uint64_t start = clock_ns();
-    struct moeflux_model *m;
-    *s = (struct generator){0};
-    int rc = moeflux_model_open(&m, o, e);
-    if (rc)
-        return rc;
-    rc = generator_of_model(s, m, e);
-    if (rc) {
-        moeflux_model_close(m);
-        return rc;
-    }
-    generator_report(s, &o->progress);
-    s->load_ns = clock_ns() - start;
-    return 0;
-}
 
 void generator_report(struct generator *s, const struct moeflux_progress *p)
 {
@@ -65,10 +45,18 @@ static void free_info(struct generator *s)
     free(s->eos);
 }
 
-int generator_of_model(struct generator *s, struct moeflux_model *m, struct moeflux_err *e)
+void generator_set_models(struct generator *s, struct moeflux_model *const *models, uint32_t n)
+{
+    s->model = models[0];
+    s->n_copies = n - 1;
+    memcpy(s->copies, models + 1, (n - 1) * sizeof(struct moeflux_model *));
+}
+
+int generator_of_models(struct generator *s, struct moeflux_model *const *models, uint32_t n,
+                        struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
-    *s = (struct generator){.info = moeflux_model_get_info(m)};
+    *s = (struct generator){.info = moeflux_model_get_info(models[0])};
     int rc = keep_info(s, e);
     if (!rc && s->info.tokenizer_path && !(s->tokenizer = tokenizer_open(s->info.tokenizer_path, &why)))
         rc = err_set(e, why.code, "%s", why.text);
@@ -78,58 +66,13 @@ int generator_of_model(struct generator *s, struct moeflux_model *m, struct moef
         return rc;
     }
     s->dir = s->info.dir;
-    s->model = m;
+    generator_set_models(s, models, n);
     return 0;
-}
-
-int generator_add_copy(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e)
-{
-    uint64_t start = clock_ns();
-    if (s->n_copies + 1 == MOEFLUX_MAX_DEVICES)
-        return err_set(e, ERR_USAGE, "more than %d copies of a model", MOEFLUX_MAX_DEVICES);
-    int rc = moeflux_model_open(&s->copies[s->n_copies], o, e);
-    s->n_copies += rc == 0;
-    s->load_ns += clock_ns() - start;
-    return rc;
 }
 
 struct moeflux_model *generator_copy(const struct generator *s, uint32_t idx)
 {
     return idx ? s->copies[idx - 1] : s->model;
-}
-
-static void add_stats(struct moeflux_stats *to, const struct moeflux_stats *s)
-{
-    const struct {
-        uint64_t *to, more;
-    } sums[] = {
-        {&to->n_prefill_tokens, s->n_prefill_tokens},
-        {&to->n_decode_tokens, s->n_decode_tokens},
-        {&to->n_submits, s->n_submits},
-        {&to->n_dispatches, s->n_dispatches},
-        {&to->read_bytes, s->read_bytes},
-        {&to->n_reads, s->n_reads},
-        {&to->wait_gpu_ns, s->wait_gpu_ns},
-        {&to->n_compiled, s->n_compiled},
-        {&to->compile_ns, s->compile_ns},
-        {&to->n_hits, s->n_hits},
-        {&to->n_misses, s->n_misses},
-        {&to->n_choices, s->n_choices},
-        {&to->n_chosen, s->n_chosen},
-        {&to->n_slots, s->n_slots},
-        {&to->weights_bytes, s->weights_bytes},
-        {&to->weights_mapped_bytes, s->weights_mapped_bytes},
-        {&to->state_bytes, s->state_bytes},
-        {&to->device_used_bytes, s->device_used_bytes},
-    };
-    for (size_t i = 0; i < sizeof sums / sizeof *sums; i++)
-        *sums[i].to += sums[i].more;
-    /* Copies compute at the same time. */
-    to->prefill_ns = size_max(to->prefill_ns, s->prefill_ns);
-    to->decode_ns = size_max(to->decode_ns, s->decode_ns);
-    to->work_ns = size_max(to->work_ns, s->work_ns);
-    for (uint32_t i = 0; i < s->n_devices && to->n_devices < MOEFLUX_MAX_DEVICES; i++)
-        to->devices[to->n_devices++] = s->devices[i];
 }
 
 void generator_get_stats(const struct generator *s, struct moeflux_stats *out)
@@ -138,7 +81,7 @@ void generator_get_stats(const struct generator *s, struct moeflux_stats *out)
     moeflux_model_get_stats(s->model, out);
     for (uint32_t i = 0; i < s->n_copies; i++) {
         moeflux_model_get_stats(s->copies[i], &more);
-        add_stats(out, &more);
+        moeflux_stats_add(out, &more);
     }
 }
 
@@ -184,20 +127,6 @@ int generator_set_template(struct generator *s, const char *text, struct json_t 
     return rc;
 }
 
-int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
-                     struct token_list *out, size_t *n_replaced, struct moeflux_err *e)
-{
-    int32_t bos = tokenizer_bos(s->tokenizer);
-    int rc = bos >= 0 ? token_list_add(out, bos, e) : 0;
-    if (rc == 0)
-        rc = tokenizer_encode(s->tokenizer, text, len, specials, out, n_replaced, e);
-    if (rc == 0 && bos >= 0 && out->n > 1 && out->ids[1] == bos) {
-        out->n--;
-        memmove(out->ids, out->ids + 1, out->n * sizeof *out->ids);
-    }
-    return rc;
-}
-
 int generator_check_ids(const struct generator *s, const struct token_list *ids, struct moeflux_err *e)
 {
     for (size_t i = 0; i < ids->n; i++)
@@ -215,15 +144,6 @@ static uint8_t *allowed_ids(const struct generator *s, struct moeflux_err *e)
         if (tokenizer_has(s->tokenizer, (int32_t)id))
             bits[id / 8] |= (uint8_t)(1u << (id % 8));
     return bits;
-}
-
-int generator_draw_seed(uint64_t *seed, struct moeflux_err *e)
-{
-    uint32_t drawn;
-    if (getrandom(&drawn, sizeof drawn, 0) != (ssize_t)sizeof drawn)
-        return err_errno(e, ERR_IO, "no random seed could be drawn");
-    *seed = drawn;
-    return 0;
 }
 
 int generator_new_sampler(struct generator *s, const struct sampler_options *o, const int32_t *ids, size_t n,
@@ -247,17 +167,17 @@ int generator_new_sampler(struct generator *s, const struct sampler_options *o, 
 int generator_prepare(struct generator *s, uint32_t max_context, struct moeflux_err *e)
 {
     uint32_t own = s->info.max_context;
-    s->max_context = max_context ? max_context : GENERATOR_DEFAULT_CONTEXT;
+    s->max_context = max_context ? max_context : MOEFLUX_DEFAULT_CONTEXT;
     if (!max_context && own && own < s->max_context)
         s->max_context = own;
     if (own && s->max_context > own)
         return err_set(e, ERR_USAGE, "a context of %u tokens, expected 1 to %u, the model's own maximum",
                        s->max_context, own);
-    if (!(s->logits = mem_new(s->info.vocab_size, sizeof(float), e)))
+    if (!s->logits && !(s->logits = mem_new(s->info.vocab_size, sizeof(float), e)))
         return ERR_MEMORY;
     if (s->tokenizer)
         s->most_prompt_bytes = tokenizer_most_bytes(s->tokenizer, s->max_context);
-    return s->tokenizer && !(s->allowed = allowed_ids(s, e)) ? ERR_MEMORY : 0;
+    return s->tokenizer && !s->allowed && !(s->allowed = allowed_ids(s, e)) ? ERR_MEMORY : 0;
 }
 
 int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
@@ -352,25 +272,6 @@ bool generator_is_eos(const struct generator *s, int32_t id)
     return s->chat.harmony.is_used && id == s->chat.harmony.call;
 }
 
-void generator_close_models(struct generator *s)
-{
-    for (uint32_t i = 0; i < s->n_copies; i++)
-        moeflux_model_close(s->copies[i]);
-    moeflux_model_close(s->model);
-    s->n_copies = 0;
-    s->model = NULL;
-}
-
-void generator_take_models(struct generator *s, struct generator *from)
-{
-    s->model = from->model;
-    memcpy(s->copies, from->copies, sizeof s->copies);
-    s->n_copies = from->n_copies;
-    from->model = NULL;
-    from->n_copies = 0;
-    generator_close(from);
-}
-
 void generator_close(struct generator *s)
 {
     constrain_free(s->constrain);
@@ -381,7 +282,6 @@ void generator_close(struct generator *s)
     moeflux_session_free(s->sequence);
     chat_free(&s->chat);
     tokenizer_free(s->tokenizer);
-    generator_close_models(s);
     free_info(s);
     *s = (struct generator){0};
 }

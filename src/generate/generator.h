@@ -1,4 +1,4 @@
-/* generator.h - an opened model with everything else that generation needs: tokenizer, template, sampler,
+/* generator.h - everything that generation needs in addition to a model: tokenizer, template, sampler,
  * sequence. */
 #ifndef MOEFLUX_GENERATE_GENERATOR_H
 #define MOEFLUX_GENERATE_GENERATOR_H
@@ -13,7 +13,7 @@
 #include "sample/sampler.h"
 #include "text/tokenizer/tokenizer.h"
 
-enum { GENERATOR_DEFAULT_CONTEXT = 8192, GENERATOR_TEXTS = 7 };
+enum { GENERATOR_TEXTS = 7 };
 
 struct generator;
 
@@ -30,7 +30,7 @@ struct generator_evaluator {
 };
 
 struct generator {
-    struct moeflux_model *model;
+    struct moeflux_model *model;      /* borrowed, as the copies are */
     const char *dir;                  /* model directory: info.dir */
     struct moeflux_progress progress; /* reports loading and prompts; asked before each token to continue */
     struct moeflux_model_info info;
@@ -46,7 +46,6 @@ struct generator {
     uint32_t max_context;           /* tokens */
     uint64_t most_prompt_bytes;     /* a longer text has more than max_context tokens; 0: not known */
     uint64_t seed;
-    uint64_t load_ns;
     struct draft *draft; /* the running answer's; NULL: none */
     struct draft_costs draft_costs;
     struct generator_evaluator evaluator; /* zeroed: the generator evaluates all itself */
@@ -58,19 +57,17 @@ struct generator {
     int32_t *eos;
 };
 
-/* Opens the model and its tokenizer. o->dir and o->progress.ctx must outlive the generator. Errors: those of
- * moeflux_model_open. */
-int generator_open(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e);
-
-/* Makes a generator of an opened model, which it owns then; after a failure the caller still does. Errors:
- * those of tokenizer_open. */
-int generator_of_model(struct generator *s, struct moeflux_model *m, struct moeflux_err *e);
+/* Makes a generator of a model and its copies on other devices, n >= 1 of them in all, and opens its
+ * tokenizer. The models must outlive it, or be replaced (generator_set_models). Errors: those of
+ * tokenizer_open; ERR_MEMORY. */
+int generator_of_models(struct generator *s, struct moeflux_model *const *models, uint32_t n,
+                        struct moeflux_err *e);
+/* Replaces the models, when their device is lost, by others that were opened with the same options. All else
+ * stays, and other threads may use it. No sequence may be left. */
+void generator_set_models(struct generator *s, struct moeflux_model *const *models, uint32_t n);
 /* Sets the progress callback, whose ctx must outlive the generator. */
 void generator_report(struct generator *s, const struct moeflux_progress *p);
 
-/* Opens another copy of the model, which has its own sequences. o: the options of generator_open with another
- * device. */
-int generator_add_copy(struct generator *s, const struct moeflux_options *o, struct moeflux_err *e);
 /* Returns the model (idx 0) or copy idx - 1. */
 struct moeflux_model *generator_copy(const struct generator *s, uint32_t idx);
 /* Sums the statistics of the model and its copies, with a row for each device. */
@@ -88,18 +85,13 @@ int generator_use_chat(struct generator *s, struct chat_reasoning reasoning, con
 int generator_set_template(struct generator *s, const char *text, struct json_t *variables, const char *what,
                            struct moeflux_err *e);
 
-/* Encodes a text without template. Puts the model's BOS token first, unless the text begins with it. Appends
- * to `out`, which is empty. Other arguments and errors: as in tokenizer_encode. */
-int generator_encode(const struct generator *s, const char *text, size_t len, enum token_specials specials,
-                     struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
-
 /* Checks ids that the tokenizer has made. ERR_FORMAT: the model has no such token, so the tokenizer is
  * another model's. */
 int generator_check_ids(const struct generator *s, const struct token_list *ids, struct moeflux_err *e);
 
 /* Prepares what every sequence needs: the context in tokens (0: the smaller of the model's maximum and
- * GENERATOR_DEFAULT_CONTEXT), the ids that may be sampled, room for logits. ERR_USAGE: max_context is above
- * the model's maximum. ERR_MEMORY. */
+ * MOEFLUX_DEFAULT_CONTEXT), the ids that may be sampled, room for logits. A second call changes the context.
+ * ERR_USAGE: max_context is above the model's maximum. ERR_MEMORY. */
 int generator_prepare(struct generator *s, uint32_t max_context, struct moeflux_err *e);
 
 /* Does the work of generator_prepare, and makes the sequence and the sampler. */
@@ -113,9 +105,6 @@ int generator_start(struct generator *s, uint32_t max_context, const struct samp
 void generator_share(struct generator *s, const struct generator *of, uint32_t copy);
 /* Frees such a generator; a zeroed one is legal. */
 void generator_unshare(struct generator *s);
-
-/* Draws a random seed of 32 bits. ERR_IO. */
-int generator_draw_seed(uint64_t *seed, struct moeflux_err *e);
 
 /* Evaluates the ids and passes them to the sampler (sampler_accept). `outputs` may be NULL; its `logits` are
  * not used: s->logits gets them. Errors: those of moeflux_session_eval. */
@@ -143,14 +132,7 @@ int generator_new_sampler(struct generator *s, const struct sampler_options *o, 
 
 bool generator_is_eos(const struct generator *s, int32_t id);
 
-/* Closes the model and its copies, when their device is lost. All else stays, and other threads may use it.
- * No sequence may be left. */
-void generator_close_models(struct generator *s);
-/* Moves the models of `from` to `s`, whose own are closed, and closes the rest of `from`. Both were opened
- * with the same options. */
-void generator_take_models(struct generator *s, struct generator *from);
-
-/* Closes the model with all else; a zeroed or half-built generator is legal. */
+/* Frees all but the models; a zeroed or half-built generator is legal. */
 void generator_close(struct generator *s);
 
 #endif

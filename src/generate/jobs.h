@@ -22,7 +22,7 @@ struct job_piece {
     struct job_piece *next;
     struct answer_piece piece; /* points to the members below */
     struct answer_call call;   /* set in ANSWER_CALL_BEGINS, without arguments */
-    struct logprob *logprobs;  /* [1 + n_top]; NULL: none */
+    struct moeflux_logprob *logprobs;  /* [1 + n_top]; NULL: none */
     char text[];
 };
 
@@ -39,7 +39,7 @@ struct job_calls {
     /* Takes a piece of the answer to j->choices[j->at], as a sink does. */
     int (*piece)(struct job *j, const struct answer_piece *p, struct moeflux_err *e);
     /* Takes the answer to that choice, whose result is filled; it may replace a result of 0 by a failure. */
-    void (*ended)(struct job *j, struct answer *a);
+    void (*ended)(struct job *j, const struct moeflux_answer_info *a);
 };
 
 struct job { /* freed with jobs_release */

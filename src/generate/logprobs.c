@@ -4,25 +4,15 @@
 #include <stdbool.h>
 #include <stdlib.h>
 
+#include "base/log_sum.h"
 #include "base/mem.h"
 
-double logprobs_log_sum(const float *row, uint32_t n)
-{
-    float largest = row[0];
-    double sum = 0;
-    for (uint32_t i = 1; i < n; i++)
-        largest = row[i] > largest ? row[i] : largest;
-    for (uint32_t i = 0; i < n; i++)
-        sum += exp((double)row[i] - (double)largest);
-    return (double)largest + log(fmax(sum, 1)); /* the largest logit alone adds 1 */
-}
-
 /* Fills out[n_top] with the largest logits, in descending order. */
-static void find_top(struct logprob *out, uint32_t n_top, const float *logits, uint32_t n,
+static void find_top(struct moeflux_logprob *out, uint32_t n_top, const float *logits, uint32_t n,
                      const uint8_t *allowed)
 {
     for (uint32_t k = 0; k < n_top; k++)
-        out[k] = (struct logprob){.id = -1, .value = -INFINITY};
+        out[k] = (struct moeflux_logprob){.id = -1, .value = -INFINITY};
     for (uint32_t i = 0; n_top && i < n; i++) {
         uint32_t at = n_top;
         /* Nearly all ids end here. */
@@ -30,7 +20,7 @@ static void find_top(struct logprob *out, uint32_t n_top, const float *logits, u
             continue;
         for (; at > 1 && logits[i] > out[at - 2].value; at--)
             out[at - 1] = out[at - 2];
-        out[at - 1] = (struct logprob){.id = (int32_t)i, .value = logits[i]};
+        out[at - 1] = (struct moeflux_logprob){.id = (int32_t)i, .value = logits[i]};
     }
 }
 
@@ -41,9 +31,9 @@ int logprobs_add(struct logprobs *l, const float *logits, uint32_t n, const uint
     int rc = mem_grow((void **)&l->items, &l->cap, (l->n + 1) * row, sizeof *l->items, e);
     if (rc)
         return rc;
-    struct logprob *items = l->items + l->n * row;
-    double sum = logprobs_log_sum(logits, n);
-    items[0] = (struct logprob){.id = chosen, .value = logits[chosen]};
+    struct moeflux_logprob *items = l->items + l->n * row;
+    double sum = log_sum(logits, n);
+    items[0] = (struct moeflux_logprob){.id = chosen, .value = logits[chosen]};
     find_top(items + 1, l->n_top, logits, n, allowed);
     for (size_t i = 0; i < row; i++)
         items[i].value = (float)((double)items[i].value - sum);
@@ -51,7 +41,7 @@ int logprobs_add(struct logprobs *l, const float *logits, uint32_t n, const uint
     return 0;
 }
 
-const struct logprob *logprobs_of(const struct logprobs *l, size_t idx)
+const struct moeflux_logprob *logprobs_of(const struct logprobs *l, size_t idx)
 {
     return l->items + idx * (1 + (size_t)l->n_top);
 }

@@ -6,24 +6,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct moeflux_err;
+#include "moeflux.h"
 
 enum { LOGPROBS_MAX = 20 }; /* most likeliest tokens, in addition to the chosen one */
-
-struct logprob {
-    int32_t id;
-    float value; /* natural logarithm */
-};
 
 struct logprobs { /* zeroed at first; freed with logprobs_free */
     uint32_t n_top;
     size_t n;              /* tokens */
-    struct logprob *items; /* [n][1 + n_top]: the chosen one, then the likeliest; id -1: no more tokens */
+    struct moeflux_logprob *items; /* [n][1 + n_top]: the chosen one, then the likeliest; id -1: no more tokens */
     size_t cap;
 };
-
-/* Returns the logarithm of the sum of the exponentials of row [n]. */
-double logprobs_log_sum(const float *row, uint32_t n);
 
 /* Appends a row: the chosen token, then the n_top likeliest ones, equal ones by id. logits: [n]. allowed:
  * bitmap of ids that may be among them; NULL: all. ERR_MEMORY. */
@@ -31,7 +23,7 @@ int logprobs_add(struct logprobs *l, const float *logits, uint32_t n, const uint
                  struct moeflux_err *e);
 
 /* Returns the row [1 + n_top] of token `idx`. Borrowed until the next one is added. */
-const struct logprob *logprobs_of(const struct logprobs *l, size_t idx);
+const struct moeflux_logprob *logprobs_of(const struct logprobs *l, size_t idx);
 
 void logprobs_free(struct logprobs *l);
 

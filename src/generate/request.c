@@ -75,23 +75,6 @@ void request_constrain_ahead(const struct request_options *o, struct generator *
     constrain_ahead(a, s, o->grammar, o->must_call);
 }
 
-char *request_key(const struct json_t *id, uint64_t line)
-{
-    struct str key = {0};
-    if (json_is_string(id)) {
-        str_add_text(&key, "text ");
-        str_add(&key, json_string_value(id), json_string_length(id));
-    } else if (json_is_integer(id)) {
-        str_addf(&key, "number %" JSON_INTEGER_FORMAT, json_integer_value(id));
-    } else {
-        str_addf(&key, "line %" PRIu64, line);
-    }
-    if (str_ok(&key))
-        return key.data;
-    str_free(&key);
-    return NULL;
-}
-
 /* The beginning of error texts. */
 struct where {
     char text[40];
@@ -168,7 +151,7 @@ static int parse(struct request *r, const char *text, size_t len, struct moeflux
 int request_too_long(struct request *r, uint64_t line, size_t max_bytes, struct moeflux_err *e)
 {
     *r = (struct request){.line = line, .id = json_null()};
-    if (!(r->key = request_key(r->id, line)))
+    if (!(r->key = json_id_key(r->id, line)))
         return err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, line);
     return err_set(e, ERR_FORMAT, "line %" PRIu64 ": more than %zu bytes", line, max_bytes);
 }
@@ -179,7 +162,7 @@ int request_read(struct request *r, const char *text, size_t len, uint64_t line,
     *r = (struct request){.line = line, .id = json_null(), .options = *defaults, .fields = json_object()};
     struct where where = where_of(r);
     int rc = r->fields ? parse(r, text, len, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
-    if (!(r->key = request_key(r->id, line)))
+    if (!(r->key = json_id_key(r->id, line)))
         return err_set(e, ERR_MEMORY, "out of memory for %s", where.text);
     return rc ? rc : request_fields_take(r, where.text, e);
 }

@@ -84,6 +84,9 @@ struct request {           /* zeroed at first; freed with request_free */
      * none */
     const char *skipped_tool;
     struct token_list tokens;
+    /* Set by the caller: count the leading tokens that do not depend on the last message, n_system, too. */
+    bool counts_system;
+    uint32_t n_system;
     bool is_too_long; /* the text has more tokens than the context holds */
 };
 
@@ -107,9 +110,6 @@ int request_encode(struct request *r, struct generator *s, struct moeflux_err *e
 
 /* Checks that the prompt's tokens fit a sequence of max_context tokens. ERR_USAGE, is_too_long. */
 int request_check_length(struct request *r, uint32_t max_context, struct moeflux_err *e);
-
-/* Returns the key of an id, or of a line without an id; freed with free(). NULL: no memory. */
-char *request_key(const struct json_t *id, uint64_t line);
 
 void request_free(struct request *r);
 

@@ -30,10 +30,21 @@ int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e)
     return err_set(e, ERR_MEMORY, "out of memory for a request");
 }
 
+void request_api_forget(struct moeflux_request *r)
+{
+    if (r->encoded)
+        request_free(r->encoded);
+    free(r->encoded);
+    r->encoded = NULL;
+}
+
 void moeflux_request_free(struct moeflux_request *r)
 {
-    if (r)
-        json_decref(r->fields);
+    if (!r)
+        return;
+    request_api_forget(r);
+    token_list_free(&r->ids);
+    json_decref(r->fields);
     free(r);
 }
 
@@ -91,6 +102,7 @@ static int check_given(const void *r, const void *text, const char *what, struct
 /* Sets a field; takes ownership of the value. */
 static int set(struct moeflux_request *r, const char *field, json_t *value, struct moeflux_err *e)
 {
+    request_api_forget(r);
     if (json_is_null(value)) {
         json_object_del(r->fields, field);
         return 0;
@@ -117,12 +129,36 @@ int moeflux_request_set_text(struct moeflux_request *r, const char *name, const 
     return field ? set(r, field, utf8_json(text, strlen(text)), e) : ERR_USAGE;
 }
 
+int moeflux_request_set_ids(struct moeflux_request *r, const int32_t *ids, size_t n, struct moeflux_err *e)
+{
+    struct token_list own = {0};
+    int rc = check_given(r, ids || n == 0 ? "" : NULL, "list of ids", e);
+    for (size_t i = 0; !rc && i < n; i++)
+        rc = token_list_add(&own, ids[i], e);
+    if (rc) {
+        token_list_free(&own);
+        return rc;
+    }
+    request_api_forget(r);
+    token_list_free(&r->ids);
+    r->ids = own;
+    return 0;
+}
+
+void moeflux_request_set_alone(struct moeflux_request *r, const struct moeflux_alone *how)
+{
+    request_api_forget(r);
+    r->is_alone = how != NULL;
+    r->alone = how ? *how : (struct moeflux_alone){0};
+}
+
 /* ---- messages ---- */
 
 /* Returns the array of messages, which is made if there is none; NULL with `e` filled. */
 static json_t *messages_of(struct moeflux_request *r, struct moeflux_err *e)
 {
     json_t *messages = json_object_get(r->fields, "messages");
+    request_api_forget(r);
     if (json_is_array(messages))
         return messages;
     if (messages)
@@ -238,6 +274,7 @@ int moeflux_request_add_answer(struct moeflux_request *r, const struct moeflux_a
         return err_set(e, ERR_MEMORY, "out of memory for a message");
     }
     json_t *messages = json_object_get(r->fields, "messages");
+    request_api_forget(r);
     if (continues)
         rc = json_array_set_new(messages, json_array_size(messages) - 1, message) == 0
                  ? 0

@@ -42,7 +42,7 @@ static int encode_raw(struct request *r, struct generator *s, const char *where,
     if (s->most_prompt_bytes && len > s->most_prompt_bytes)
         return err_set(e, ERR_NO_FIT, "the prompt has %zu bytes, expected at most %" PRIu64, len,
                        s->most_prompt_bytes);
-    return generator_encode(s, prompt, len, SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
+    return tokenizer_encode_prompt(s->tokenizer, prompt, len, SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
 }
 
 /* Makes the grammar of the calls in the model's form. */
@@ -92,6 +92,11 @@ static int begin_continuing(struct request *r, const struct generator *s, const 
     return 0;
 }
 
+static uint32_t *n_system_of(struct request *r)
+{
+    return r->counts_system ? &r->n_system : NULL;
+}
+
 /* Renders the messages with the arguments of calls in one form. */
 static int render_form(struct request *r, struct generator *s, const json_t *given, enum call_arguments form,
                        bool *has_calls, const char *where, struct moeflux_err *e)
@@ -107,7 +112,7 @@ static int render_form(struct request *r, struct generator *s, const json_t *giv
                                  .most_bytes = s->most_prompt_bytes};
     rc = begin_continuing(r, s, given, &prompt, where, e);
     if (!rc)
-        rc = chat_prompt_tokens(&s->chat, &prompt, &r->tokens, NULL, e);
+        rc = chat_prompt_tokens(&s->chat, &prompt, &r->tokens, n_system_of(r), e);
     json_decref(messages);
     return rc;
 }
@@ -144,7 +149,7 @@ static int render_prompt(struct request *r, struct generator *s, const char *whe
     int rc =
         messages ? read_prompt(r, messages, where, e) : err_set(e, ERR_MEMORY, "out of memory for %s", where);
     if (!rc)
-        rc = chat_prompt_tokens(&s->chat, &prompt, &r->tokens, NULL, e);
+        rc = chat_prompt_tokens(&s->chat, &prompt, &r->tokens, n_system_of(r), e);
     json_decref(messages);
     return rc;
 }

@@ -79,29 +79,35 @@ static int parse(const char *text, size_t len, const char *path, json_t **root, 
     return rc;
 }
 
-int tools_read(const char *path, struct json_t **tools, struct moeflux_err *e)
+/* Checks the text of a file. */
+static int check_text(const char *text, size_t len, const char *path, struct moeflux_err *e)
 {
-    char *text;
-    size_t len;
-    json_t *root = NULL;
-    *tools = NULL;
-    int rc = file_read_text(path, MAX_BYTES, &text, &len, e);
-    if (rc)
-        return rc;
-    rc = parse(text, len, path, &root, e);
-    free(text);
+    json_t *root = NULL, *tools = NULL;
     const char *skipped = NULL;
+    int rc = parse(text, len, path, &root, e);
     if (!rc)
-        rc = tools_take(json_object_get(root, "tools"), path, tools, &skipped, e);
+        rc = tools_take(json_object_get(root, "tools"), path, &tools, &skipped, e);
     /* A file is written for this program: nothing in it should be left out. */
     if (!rc && skipped)
         rc = err_set(e, ERR_FORMAT, "%s: type: expected \"function\", found \"%.40s\"", path, skipped);
-    if (rc) {
-        json_decref(*tools);
-        *tools = NULL;
-    }
+    json_decref(tools);
     json_decref(root);
     return rc;
+}
+
+int moeflux_tools_read(const char *path, char **out, struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    size_t len;
+    *out = NULL;
+    int rc = file_read_text(path, MAX_BYTES, out, &len, &why);
+    if (!rc)
+        rc = check_text(*out, len, path, &why);
+    if (!rc)
+        return 0;
+    free(*out);
+    *out = NULL;
+    return err_set(e, rc, "%s", why.text);
 }
 
 bool tools_have(const struct json_t *tools, const char *name)

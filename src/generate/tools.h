@@ -19,10 +19,6 @@ enum { TOOLS_MAX = 1024 };
 int tools_take(const struct json_t *tools, const char *where, struct json_t **out, const char **skipped,
                struct moeflux_err *e);
 
-/* Reads and checks a file with such an array. The caller owns *tools; NULL: the array is empty. ERR_IO,
- * ERR_FORMAT with the file's name. */
-int tools_read(const char *path, struct json_t **tools, struct moeflux_err *e);
-
 /* Returns whether a function with this name is among them. */
 bool tools_have(const struct json_t *tools, const char *name);
 

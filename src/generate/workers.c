@@ -7,6 +7,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "generate/answer_api.h"
 #include "generate/batcher.h"
 #include "generate/choice.h"
 #include "generate/constrain.h"
@@ -312,6 +313,22 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
     return rc;
 }
 
+/* Answers the current choice and hands the answer to the job's owner. Returns the result. */
+static int answer_one(struct worker *k, struct job *j, int rc)
+{
+    struct choice *c = &j->choices[j->at];
+    struct choice_result *r = &c->result;
+    struct moeflux_answer a = {.seed = c->seed, .n_prompt = (uint32_t)c->request.tokens.n};
+    r->rc = rc ? rc : answer(k, &a.own, &r->error);
+    answer_api_count(&a, r);
+    if (!r->rc)
+        r->rc = answer_api_finish(&a, &c->request, &r->error);
+    const struct moeflux_answer_info info = moeflux_answer_get_info(&a);
+    j->calls->ended(j, &info);
+    answer_api_clear(&a);
+    return r->rc;
+}
+
 /* Returns the result of the last choice that was computed. */
 static int answer_all(struct worker *k, struct job *j)
 {
@@ -319,16 +336,9 @@ static int answer_all(struct worker *k, struct job *j)
     int rc = j->calls->begin ? j->calls->begin(j, &r->error) : 0;
     if (!rc)
         rc = take_sequence(k, &r->error);
-    for (j->at = 0; j->at < j->n; j->at++) {
-        struct answer a = {0};
-        r = &j->choices[j->at].result;
-        r->rc = rc ? rc : answer(k, &a, &r->error);
-        j->calls->ended(j, &a);
-        rc = r->rc;
-        answer_free(&a);
-        if (rc)
+    for (j->at = 0; j->at < j->n; j->at++)
+        if ((rc = answer_one(k, j, rc)))
             break;
-    }
     return rc;
 }
 

@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -16,7 +17,6 @@
 #include "server/http_request.h"
 #include "server/reading.h"
 #include "server/state.h"
-#include "text/tokenizer/tokenizer.h"
 #include "text/utf8.h"
 
 /* Interval of checks whether the client has disconnected. */
@@ -29,7 +29,7 @@ static bool keep_all(struct http_request *req, uint32_t idx)
 {
     bool done = false;
     while (!done) {
-        struct job_piece *all = jobs_read(&req->server->jobs, req->jobs[idx], LOOK_MS, &done);
+        struct job_piece *all = jobs_read(req->server->jobs, req->jobs[idx], LOOK_MS, &done);
         for (struct job_piece *p = all; p; p = p->next)
             req->reply->dialect->piece(req->reply, idx, &p->piece);
         jobs_free_pieces(all);
@@ -63,7 +63,7 @@ static void collect(struct http_request *req)
 {
     const struct dialect *d = req->reply->dialect;
     bool done = false;
-    struct job_piece *all = jobs_read(&req->server->jobs, req->jobs[req->at], LOOK_MS, &done);
+    struct job_piece *all = jobs_read(req->server->jobs, req->jobs[req->at], LOOK_MS, &done);
     for (struct job_piece *p = all; p; p = p->next)
         d->piece(req->reply, req->at, &p->piece);
     jobs_free_pieces(all);
@@ -105,8 +105,9 @@ static long read_events(void *ctx, uint64_t pos, char *buf, size_t most)
 void answers_count_engine(struct server *s)
 {
     struct moeflux_stats stats;
-    struct sequences_counts counts;
-    workers_count(s->workers, &stats, &counts);
+    struct sequences_counts q;
+    workers_count(s->workers, &stats, &q);
+    const struct metrics_sequences counts = {q.n, q.n_saved, q.dir_bytes, q.n_loads, q.n_saves};
     metrics_engine(&s->metrics, &stats, &counts);
 }
 
@@ -122,7 +123,7 @@ static void count_engine_sometimes(struct server *s)
 static int keep_piece(struct job *j, const struct answer_piece *p, struct moeflux_err *e)
 {
     struct server *s = j->owner;
-    int rc = jobs_give(&s->jobs, j, p, e);
+    int rc = jobs_give(s->jobs, j, p, e);
     if (p->id < 0)
         return rc;
     struct choice_result *r = &j->choices->result;
@@ -138,11 +139,11 @@ static int keep_piece(struct job *j, const struct answer_piece *p, struct moeflu
 
 /* Counts an answer. One that the end of the server cut off before its first token becomes an error, so that
  * the client can ask again: an empty answer would look like the model's. With tokens it stays an answer. */
-static void end_job(struct job *j, struct answer *a)
+static void end_job(struct job *j, const struct moeflux_answer_info *a)
 {
     struct server *s = j->owner;
     struct choice_result *r = &j->choices->result;
-    bool interrupted = r->rc == ERR_INTERRUPTED || (r->rc == 0 && a->stop == ANSWER_INTERRUPTED);
+    bool interrupted = r->rc == ERR_INTERRUPTED || (r->rc == 0 && a->stop == MOEFLUX_STOP_INTERRUPTED);
     if (interrupted && r->n_answered == 0)
         r->rc = err_set(&r->error, ERR_INTERRUPTED, SERVER_ENDS);
     answers_count_engine(s);
@@ -199,7 +200,7 @@ static int read_body(struct http_request *req, const struct api_request_defaults
     const struct dialect *d = req->endpoint->dialect;
     int rc = reading_begin(req);
     if (!rc) {
-        rc = dialect_read(d, &req->api, str_text(&req->body), req->body.len, s->generator, defaults,
+        rc = dialect_read(d, &req->api, str_text(&req->body), req->body.len, s->reader, defaults,
                           &req->refusal);
         reading_end(req);
     }
@@ -219,11 +220,11 @@ int answers_reply(struct http_request *req)
     struct moeflux_err e;
     if (read_body(req, &s->defaults))
         return http_request_refuse(req);
-    req->reply = reply_new(req->endpoint->dialect, &req->api, s->options.name, s->generator->tokenizer,
+    req->reply = reply_new(req->endpoint->dialect, &req->api, s->options.name, s->reader->tokenizer,
                            req->api.stream ? &req->out : NULL, &e);
     int rc = req->reply ? make_jobs(req, &e) : ERR_MEMORY;
     if (!rc)
-        rc = jobs_add(&s->jobs, req->jobs, req->api.n_choices, &e);
+        rc = jobs_add(s->jobs, req->jobs, req->api.n_choices, &e);
     if (rc == ERR_NO_FIT) {
         refusal_set(&req->refusal, 429, NULL, "queue_full", "%s", e.text);
         return http_request_refuse(req);
@@ -235,6 +236,20 @@ int answers_reply(struct http_request *req)
     req->sent_ns = clock_ns();
     return req->api.stream ? http_request_reply_stream(req, "text/event-stream", read_events)
                            : reply_whole(req);
+}
+
+void answers_free(struct http_request *req)
+{
+    reply_free(req->reply);
+    for (uint32_t i = 0; req->jobs && i < req->api.n_choices; i++)
+        jobs_release(req->server->jobs, req->jobs[i]);
+    free(req->jobs);
+    api_request_free(&req->api);
+}
+
+void answers_count_jobs(struct server *s, uint32_t *n_waiting, uint32_t *n_running)
+{
+    jobs_count(s->jobs, n_waiting, n_running);
 }
 
 /* ---- prompts alone ---- */
@@ -257,14 +272,14 @@ int answers_count(struct http_request *req)
 
 int answers_prompt(struct http_request *req)
 {
-    const struct tokenizer *t = req->server->generator->tokenizer;
+    const struct moeflux_tokenizer *t = req->server->tokenizer;
     struct str text = {0};
     if (read_prompt(req))
         return http_request_refuse(req);
     const struct token_list *ids = &req->api.choices[0].request.tokens;
     for (size_t i = 0; i < ids->n; i++) {
         const char *bytes;
-        size_t n = tokenizer_bytes(t, ids->ids[i], &bytes);
+        size_t n = moeflux_tokenizer_bytes(t, ids->ids[i], &bytes);
         str_add(&text, n ? bytes : "", n);
     }
     json_t *prompt = str_ok(&text) ? utf8_json(str_text(&text), text.len) : NULL;

@@ -2,6 +2,8 @@
 #ifndef MOEFLUX_SERVER_ANSWERS_H
 #define MOEFLUX_SERVER_ANSWERS_H
 
+#include <stdint.h>
+
 struct http_request;
 struct server;
 
@@ -13,5 +15,10 @@ int answers_prompt(struct http_request *req);
 
 /* Sets the metrics of the engine. For threads that may wait for an evaluation. */
 void answers_count_engine(struct server *s);
+
+/* Frees what a request has of answers; cancels those that are computed. */
+void answers_free(struct http_request *req);
+/* Counts the answers that wait and those that are computed. */
+void answers_count_jobs(struct server *s, uint32_t *n_waiting, uint32_t *n_running);
 
 #endif

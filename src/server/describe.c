@@ -21,21 +21,20 @@ static json_t *text_json(const char *text)
  * of llama.cpp and vLLM (meta, max_model_len). */
 static json_t *model_json(const struct server *s)
 {
-    const struct generator *g = s->generator;
     char created[40] = "";
     time_t at = (time_t)s->created;
     struct tm utc;
     if (gmtime_r(&at, &utc))
         strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    json_t *meta = json_pack("{s: s, s: I, s: I, s: I, s: s, s: s}", "architecture", g->info.architecture,
-                             "n_vocab", (json_int_t)g->info.vocab_size, "n_ctx", (json_int_t)g->max_context,
-                             "n_ctx_train", (json_int_t)g->info.max_context, "expert_format",
+    json_t *meta = json_pack("{s: s, s: I, s: I, s: I, s: s, s: s}", "architecture", s->info.architecture,
+                             "n_vocab", (json_int_t)s->info.vocab_size, "n_ctx", (json_int_t)s->max_context,
+                             "n_ctx_train", (json_int_t)s->info.max_context, "expert_format",
                              s->expert_format, "dense_format", s->dense_format);
     return json_pack("{s: o, s: s, s: I, s: s, s: s, s: o, s: s, s: I, s: I, s: I, s: o}", "id",
                      text_json(s->options.name), "object", "model", "created", (json_int_t)s->created,
                      "owned_by", "moeflux", "type", "model", "display_name", text_json(s->options.name),
-                     "created_at", created, "max_model_len", (json_int_t)g->max_context, "max_input_tokens",
-                     (json_int_t)g->max_context, "context_length", (json_int_t)g->max_context, "meta", meta);
+                     "created_at", created, "max_model_len", (json_int_t)s->max_context, "max_input_tokens",
+                     (json_int_t)s->max_context, "context_length", (json_int_t)s->max_context, "meta", meta);
 }
 
 int describe_models(struct http_request *req)
@@ -85,9 +84,9 @@ static json_t *params_json(const struct request_options *o)
 int describe_props(struct http_request *req)
 {
     const struct server *s = req->server;
-    const struct tokenizer *t = s->generator->tokenizer;
+    const struct tokenizer *t = s->reader->tokenizer;
     json_t *texts = (json_t *)(uintptr_t)tokenizer_special_texts(t);
-    json_t *settings = json_pack("{s: I, s: o}", "n_ctx", (json_int_t)s->generator->max_context, "params",
+    json_t *settings = json_pack("{s: I, s: o}", "n_ctx", (json_int_t)s->max_context, "params",
                                  params_json(&s->defaults.options));
     return http_request_reply_json(
         req, json_pack("{s: o, s: I, s: o, s: o, s: O?, s: O?, s: {s: b, s: b}, s: s}",

@@ -5,8 +5,6 @@
 #include <string.h>
 
 #include "base/err.h"
-#include "generate/generator.h"
-#include "generate/jobs.h"
 #include "server/answers.h"
 #include "server/http_request.h"
 #include "server/describe.h"
@@ -37,7 +35,7 @@ static int reply_metrics(struct http_request *req)
 {
     struct str text = {0};
     uint32_t n_waiting, n_running;
-    jobs_count(&req->server->jobs, &n_waiting, &n_running);
+    answers_count_jobs(req->server, &n_waiting, &n_running);
     metrics_text(&req->server->metrics, n_waiting, n_running, &text);
     int rc = str_ok(&text) ? http_request_reply(req, 200, "text/plain; version=0.0.4; charset=utf-8",
                                                 str_text(&text), text.len)

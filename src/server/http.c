@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "api/dialect.h"
+#include "server/answers.h"
 #include "server/connections.h"
 #include "server/endpoints.h"
 #include "server/http_request.h"
@@ -186,11 +187,7 @@ static void end(void *cls, struct MHD_Connection *connection, void **con_cls,
     connections_set_phase(&s->connections, connection_of(connection), CONNECTION_HEADERS);
     if (!req)
         return;
-    reply_free(req->reply);
-    for (uint32_t i = 0; req->jobs && i < req->api.n_choices; i++)
-        jobs_release(&s->jobs, req->jobs[i]);
-    free(req->jobs);
-    api_request_free(&req->api);
+    answers_free(req);
     reading_give(req);
     token_list_free(&req->ids);
     str_free(&req->out);

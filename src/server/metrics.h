@@ -5,7 +5,6 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "generate/sequences.h"
 #include "moeflux.h"
 
 struct str;
@@ -18,6 +17,11 @@ struct metrics_times {
     uint64_t n, ns, buckets[METRICS_BUCKETS];
 };
 
+/* Sequences in memory, files and their bytes; how often one was loaded and saved. */
+struct metrics_sequences {
+    uint64_t n, n_saved, saved_bytes, n_loads, n_saves;
+};
+
 struct metrics {
     pthread_mutex_t lock;
     uint64_t n_requests, n_refused, n_cancelled, n_failed; /* requests, those refused (>= 400); answers */
@@ -28,7 +32,7 @@ struct metrics {
     struct metrics_times first,
         between;                 /* times from a request to its first token; from a token to the next one */
     struct moeflux_stats engine; /* last values that a worker reported */
-    struct sequences_counts sequences;
+    struct metrics_sequences sequences;
 };
 
 /* Sets all counters to 0. ERR_MEMORY. */
@@ -52,7 +56,8 @@ void metrics_job(struct metrics *m, const struct metrics_job *j);
 /* Counts the loss of a device. */
 void metrics_loss(struct metrics *m);
 /* Sets the statistics of the model and the sequences. */
-void metrics_engine(struct metrics *m, const struct moeflux_stats *engine, const struct sequences_counts *q);
+void metrics_engine(struct metrics *m, const struct moeflux_stats *engine,
+                    const struct metrics_sequences *q);
 
 /* Appends all metrics in the text format of Prometheus, version 0.0.4. */
 void metrics_text(struct metrics *m, uint32_t n_waiting, uint32_t n_running, struct str *out);

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "generate/generator.h"
+#include "moeflux.h"
 
 static uint32_t least(uint32_t a, uint32_t b)
 {
@@ -50,40 +50,33 @@ static void tell_loss(const struct serve_options *o, const char *why)
 }
 
 /* Keeps what `closing` saves; its failure is no reason to end. */
-static void close_lost(const struct serve_options *o, struct generator *g)
+static void close_lost(const struct serve_options *o)
 {
     struct moeflux_err why;
-    if (o->closing(o->ctx, g, 0, &why))
+    if (o->closing(o->ctx, 0, &why))
         o->server.tell(o->server.ctx, why.text);
-    generator_close_models(g);
 }
 
-/* Opens the model a second time and gives it to `g`, which goes on with its tokenizer: other threads use
- * it. */
+/* Opens the model a second time for the chat, which goes on with its tokenizer: other threads use it. */
 static int open_again(const struct serve_options *o, uint32_t n_sequences, struct server *s,
-                      struct generator *g, struct moeflux_err *e)
+                      struct moeflux_chat *chat, struct moeflux_err *e)
 {
-    struct generator fresh = {0};
     uint64_t before, now;
-    int rc = moeflux_model_fingerprint(g->model, &before, e);
-    close_lost(o, g);
+    int rc = moeflux_model_fingerprint(moeflux_chat_model(chat), &before, e);
+    close_lost(o);
     if (!rc)
-        rc = o->open(o->ctx, &fresh, n_sequences, server_progress(s, o->loading), e);
+        rc = o->open(o->ctx, &chat, n_sequences, server_progress(s, o->loading), e);
     if (!rc)
-        rc = moeflux_model_fingerprint(fresh.model, &now, e);
+        rc = moeflux_model_fingerprint(moeflux_chat_model(chat), &now, e);
     if (!rc && now != before)
-        rc = err_set(e, ERR_FORMAT, "%s: another model than the one that was served", g->dir);
-    if (rc) {
-        generator_close(&fresh);
-        return rc;
-    }
-    generator_take_models(g, &fresh);
-    return 0;
+        rc = err_set(e, ERR_FORMAT, "%s: another model than the one that was served",
+                     moeflux_model_get_info(moeflux_chat_model(chat)).dir);
+    return rc;
 }
 
 /* Goes on after a loss, whose failure is in `e`. *opened_ns: when the model was opened again the last time;
  * 0: never. */
-static int recover(const struct serve_options *o, uint32_t n_sequences, struct server *s, struct generator *g,
+static int recover(const struct serve_options *o, uint32_t n_sequences, struct server *s, struct moeflux_chat *chat,
                    uint64_t *opened_ns, struct moeflux_err *e)
 {
     const struct moeflux_err why = *e;
@@ -93,13 +86,13 @@ static int recover(const struct serve_options *o, uint32_t n_sequences, struct s
     if (*opened_ns && past_s < SERVE_LOSS_S)
         return err_set(e, ERR_LOST, "%s, %u s after the model was opened again", why.text, (unsigned)past_s);
     tell_loss(o, why.text);
-    int rc = open_again(o, n_sequences, s, g, e);
+    int rc = open_again(o, n_sequences, s, chat, e);
     *opened_ns = clock_ns();
     return rc ? rc : server_resume(s, e);
 }
 
 /* Serves until the caller asks for the end. */
-static int serve(const struct serve_options *o, uint32_t n_sequences, struct server *s, struct generator *g,
+static int serve(const struct serve_options *o, uint32_t n_sequences, struct server *s, struct moeflux_chat *chat,
                  struct moeflux_err *e)
 {
     uint64_t opened_ns = 0;
@@ -110,7 +103,7 @@ static int serve(const struct serve_options *o, uint32_t n_sequences, struct ser
         if (!rc)
             return 0;
         if (rc == ERR_LOST)
-            rc = recover(o, n_sequences, s, g, &opened_ns, e);
+            rc = recover(o, n_sequences, s, chat, &opened_ns, e);
     } while (!rc);
     /* The user asked for the end while the model was opened, as between two losses. */
     return rc == ERR_INTERRUPTED ? 0 : rc;
@@ -119,22 +112,20 @@ static int serve(const struct serve_options *o, uint32_t n_sequences, struct ser
 int serve_run(const struct serve_options *o, struct moeflux_err *e)
 {
     struct server_options so = o->server;
-    struct generator g = {0};
+    struct moeflux_chat *chat = NULL;
     struct server *s = NULL;
     int rc = choose_parallel(o, &so, e);
     if (!rc)
         rc = server_new(&s, &so, e);
     if (!rc)
-        rc = o->open(o->ctx, &g, so.sequences, server_progress(s, o->loading), e);
+        rc = o->open(o->ctx, &chat, so.sequences, server_progress(s, o->loading), e);
     if (!rc)
-        rc = server_start(s, &g, e);
+        rc = server_start(s, chat, e);
     if (!rc) {
         o->listening(o->ctx, server_url(s));
-        rc = serve(o, so.sequences, s, &g, e);
+        rc = serve(o, so.sequences, s, chat, e);
         server_stop(s);
     }
     server_free(s);
-    rc = o->closing(o->ctx, &g, rc, e);
-    generator_close(&g);
-    return rc;
+    return o->closing(o->ctx, rc, e);
 }

@@ -9,7 +9,8 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "generate/generator.h"
+#include "generate/chat_api.h"
+#include "generate/jobs.h"
 #include "generate/workers.h"
 #include "server/answers.h"
 #include "server/http.h"
@@ -23,16 +24,14 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     if (!s)
         return ERR_MEMORY;
     *s = (struct server){.options = *o, .listener = -1, .created = (int64_t)time(NULL)};
-    s->defaults = (struct api_request_defaults){.options = o->request, .turns = true};
-    s->defaults.options.draft.no_files = true;
-    s->defaults.options.draft.no_layer = o->request.draft.kind != DRAFT_MTP;
+    s->defaults.turns = true;
     pthread_mutex_init(&s->notes_lock, NULL);
     s->defaults.responses = response_store_new(SERVER_RESPONSES, e);
     int rc = !s->defaults.responses ? ERR_MEMORY : o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
     if (!rc && o->keys)
         rc = keys_add(&s->keys, o->keys, e);
     if (!rc)
-        rc = jobs_init(&s->jobs, o->most_waiting, e);
+        rc = (s->jobs = mem_new(1, sizeof *s->jobs, e)) ? jobs_init(s->jobs, o->most_waiting, e) : ERR_MEMORY;
     s->has_jobs = !rc;
     if (!rc)
         rc = metrics_init(&s->metrics, e);
@@ -40,7 +39,7 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     if (!rc)
         rc = reading_init(&s->reading, e);
     s->has_reading = s->has_metrics && !rc;
-    if (!rc && !(s->workers = workers_new(o->parallel, &s->jobs, e)))
+    if (!rc && !(s->workers = workers_new(o->parallel, s->jobs, e)))
         rc = ERR_MEMORY;
     if (!rc)
         rc = s->listener = listener_open(o->host, o->port, s->url, sizeof s->url, e);
@@ -76,11 +75,22 @@ struct moeflux_progress server_progress(struct server *s, struct moeflux_progres
     return (struct moeflux_progress){go_on, s};
 }
 
+/* Reads the values of fields that requests do not have. */
+static int read_defaults(struct server *s, const struct moeflux_chat *chat, struct moeflux_err *e)
+{
+    struct request_options *o = &s->defaults.options;
+    int rc = chat_api_read_how(chat, s->options.request, &s->how, e);
+    *o = s->how.options;
+    o->draft.no_files = true;
+    o->draft.no_layer = o->draft.kind != DRAFT_MTP;
+    return rc;
+}
+
 /* Finds out how the model's weights are stored, for clients. */
 static int describe_weights(struct server *s, struct moeflux_err *e)
 {
     struct moeflux_needs needs;
-    int rc = moeflux_get_needs(s->generator->dir, &needs, e);
+    int rc = moeflux_get_needs(s->info.dir, &needs, e);
     if (rc)
         return rc;
     memcpy(s->expert_format, needs.expert_formats, sizeof s->expert_format);
@@ -88,12 +98,15 @@ static int describe_weights(struct server *s, struct moeflux_err *e)
     return 0;
 }
 
-int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
+int server_start(struct server *s, struct moeflux_chat *chat, struct moeflux_err *e)
 {
+    struct generator *g = &chat->generator;
     const struct server_options *o = &s->options;
     if (!g->tokenizer)
         return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a server needs", g->dir);
-    int rc = generator_prepare(g, o->context, e);
+    int rc = read_defaults(s, chat, e);
+    if (!rc)
+        rc = generator_prepare(g, o->context, e);
     if (rc)
         return rc;
     /* Connections encode texts in their own threads, whichever job the model computes. */
@@ -109,9 +122,14 @@ int server_start(struct server *s, struct generator *g, struct moeflux_err *e)
                                         .lost = o->lost ? note_loss : NULL,
                                         .ctx = s};
     /* A loss replaces the models, while connections go on. */
-    generator_share(&s->reader, g, 0);
-    s->reader.model = NULL;
-    s->generator = &s->reader;
+    if (!(s->reader = mem_new(1, sizeof *s->reader, e)))
+        return ERR_MEMORY;
+    generator_share(s->reader, g, 0);
+    s->reader->model = NULL;
+    s->tokenizer = moeflux_chat_tokenizer(chat);
+    s->info = g->info;
+    s->max_context = g->max_context;
+    s->most_prompt_bytes = g->most_prompt_bytes;
     rc = describe_weights(s, e);
     atomic_store(&s->started, true);
     if (!rc)
@@ -127,7 +145,7 @@ int server_await_loss(struct server *s, struct moeflux_err *e)
     if (!atomic_load(&s->is_lost))
         return 0;
     /* Other devices may have copies of the model, whose answers go on. */
-    while (!jobs_drained(&s->jobs, LOOK_MS))
+    while (!jobs_drained(s->jobs, LOOK_MS))
         if (s->loading.report && !s->loading.report(s->loading.ctx, "", "", 0, 0))
             return err_set(e, ERR_INTERRUPTED, SERVER_ENDS);
     workers_join(s->workers);
@@ -160,9 +178,9 @@ static void wait_for_replies(struct server *s)
 void server_stop(struct server *s)
 {
     http_stop_accepting(s);
-    jobs_close(&s->jobs, SERVER_ENDS);
+    jobs_close(s->jobs, SERVER_ENDS);
     reading_close(&s->reading);
-    if (!jobs_drained(&s->jobs, s->options.grace_s * 1000))
+    if (!jobs_drained(s->jobs, s->options.grace_s * 1000))
         workers_interrupt(s->workers);
     /* Saves the conversations first: connections may take long to end. */
     workers_join(s->workers);
@@ -177,7 +195,7 @@ void server_free(struct server *s)
     if (s->daemon)
         server_stop(s);
     if (s->has_jobs)
-        jobs_close(&s->jobs, SERVER_ENDS);
+        jobs_close(s->jobs, SERVER_ENDS);
     workers_join(s->workers);
     workers_free(s->workers);
     if (s->has_metrics)
@@ -185,10 +203,14 @@ void server_free(struct server *s)
     if (s->has_reading)
         reading_free(&s->reading);
     if (s->has_jobs)
-        jobs_free(&s->jobs);
-    generator_unshare(&s->reader);
+        jobs_free(s->jobs);
+    free(s->jobs);
+    if (s->reader)
+        generator_unshare(s->reader);
+    free(s->reader);
     keys_free(&s->keys);
     response_store_free(s->defaults.responses);
+    request_free(&s->how);
     pthread_mutex_destroy(&s->notes_lock);
     if (s->listener >= 0)
         close(s->listener);

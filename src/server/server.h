@@ -11,10 +11,9 @@
 
 #include <stdint.h>
 
-#include "generate/request.h"
 #include "moeflux.h"
 
-struct generator;
+struct moeflux_chat;
 struct server;
 
 struct server_options {    /* strings are borrowed */
@@ -34,7 +33,7 @@ struct server_options {    /* strings are borrowed */
     uint32_t address_connections;   /* most connections of one address; 0: only their total is limited */
     uint32_t most_waiting;          /* most jobs in the queue */
     uint32_t grace_s;               /* time that running answers get after server_stop */
-    struct request_options request; /* values of fields that a request does not have */
+    const struct moeflux_request *request; /* fields that a request does not have; used by server_start */
     /* Shows the user a line that is no failure; called on any thread. */
     void (*tell)(void *ctx, const char *text);
     /* Called once on a worker's thread when a device is lost: a thread of the caller is to call
@@ -50,16 +49,16 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
  * evaluation if no client waits for its result. */
 struct moeflux_progress server_progress(struct server *s, struct moeflux_progress loading);
 
-/* Begins to accept requests. The generator was opened (generator_open); the server prepares it. Do not use or
- * close it before server_free. */
-int server_start(struct server *s, struct generator *g, struct moeflux_err *e);
+/* Begins to accept requests. Do not use or close the chat before server_free. ERR_USAGE: its model has no
+ * tokenizer. */
+int server_start(struct server *s, struct moeflux_chat *chat, struct moeflux_err *e);
 
 /* Returns 0 if no device is lost. Otherwise waits until all running answers have ended, and returns ERR_LOST
- * with the failure of the first one: no worker uses the generator's models then, and requests wait until
+ * with the failure of the first one: no worker uses the models then, and requests wait until
  * server_resume or server_stop. server_progress calls `loading` again, and is to open the models.
  * ERR_INTERRUPTED: `loading` asked for the end while answers ran. */
 int server_await_loss(struct server *s, struct moeflux_err *e);
-/* Computes answers again, with the generator's new models. Errors: those of server_start. */
+/* Computes answers again, with the chat's new models. Errors: those of server_start. */
 int server_resume(struct server *s, struct moeflux_err *e);
 
 /* Returns "http://127.0.0.1:8080", with the actual port. */

@@ -8,8 +8,7 @@
 #include <stdint.h>
 
 #include "api/api_request.h"
-#include "generate/generator.h"
-#include "generate/jobs.h"
+#include "base/err.h"
 #include "server/connections.h"
 #include "server/keys.h"
 #include "server/metrics.h"
@@ -17,6 +16,8 @@
 #include "server/server.h"
 
 struct MHD_Daemon;
+struct generator;
+struct jobs;
 struct workers;
 
 /* The text of answers that the end of the server cuts off. */
@@ -35,13 +36,17 @@ enum {
 struct server {
     struct server_options options;
     struct keys keys;
-    struct jobs jobs;
+    struct jobs *jobs;
     struct metrics metrics;
     struct reading reading;
     struct connections connections; /* while there is a daemon */
     struct workers *workers;
-    struct generator reader;     /* what connections need of the generator, without its models */
-    struct generator *generator; /* &reader, once it is set */
+    struct generator *reader; /* what connections need of the generator, without its models */
+    const struct moeflux_tokenizer *tokenizer;
+    struct moeflux_model_info info; /* its strings outlive a lost model */
+    uint32_t max_context;           /* tokens of a sequence */
+    uint64_t most_prompt_bytes;     /* a longer text has more tokens */
+    struct request how; /* server_options.request, read */
     struct api_request_defaults defaults;
     struct moeflux_progress loading;
     int64_t created; /* seconds since the epoch */

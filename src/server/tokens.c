@@ -7,20 +7,18 @@
 
 #include "api/fields.h"
 #include "base/err.h"
-#include "generate/generator.h"
 #include "server/http_request.h"
 #include "server/reading.h"
 #include "server/state.h"
-#include "text/tokenizer/tokenizer.h"
 #include "text/utf8.h"
 
 /* ---- a text to ids ---- */
 
 /* Returns a token with its text, or with its bytes if they are not whole characters. */
-static json_t *piece_json(const struct tokenizer *t, int32_t id)
+static json_t *piece_json(const struct moeflux_tokenizer *t, int32_t id)
 {
     const char *bytes;
-    size_t n = tokenizer_bytes(t, id, &bytes);
+    size_t n = moeflux_tokenizer_bytes(t, id, &bytes);
     json_t *piece = NULL;
     if (n == 0 || utf8_is_valid(bytes, n)) {
         piece = utf8_json(n ? bytes : "", n);
@@ -34,7 +32,7 @@ static json_t *piece_json(const struct tokenizer *t, int32_t id)
 
 static int encode(struct http_request *req, const json_t *in)
 {
-    const struct generator *g = req->server->generator;
+    const struct server *s = req->server;
     struct moeflux_err e;
     const json_t *content = fields_get(in, "content");
     bool add_special = fields_bool(in, "add_special", false, &req->refusal);
@@ -46,14 +44,15 @@ static int encode(struct http_request *req, const json_t *in)
         return -1;
     const char *text = json_string_value(content);
     size_t len = json_string_length(content);
-    if (len > g->most_prompt_bytes)
+    if (len > s->most_prompt_bytes)
         return refusal_set(&req->refusal, 400, "content", "context_length_exceeded",
                            "content: %zu bytes, expected at most %" PRIu64 ": the context holds %u tokens",
-                           len, g->most_prompt_bytes, g->max_context);
-    enum token_specials how = special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT;
-    int rc = add_special ? generator_encode(g, text, len, how, &req->ids, NULL, &e)
-                         : tokenizer_encode(g->tokenizer, text, len, how, &req->ids, NULL, &e);
-    return rc ? refusal_of(&req->refusal, rc, &e) : 0;
+                           len, s->most_prompt_bytes, s->max_context);
+    int64_t n = moeflux_tokenizer_encode_all(s->tokenizer, text, len, special, add_special, &req->ids.ids, &e);
+    if (n < 0)
+        return refusal_of(&req->refusal, (int)n, &e);
+    req->ids.n = req->ids.cap = (size_t)n;
+    return 0;
 }
 
 static void write_token(struct http_request *req, int32_t id)
@@ -62,7 +61,7 @@ static void write_token(struct http_request *req, int32_t id)
         str_addf(&req->out, "%" PRIi32, id);
         return;
     }
-    json_t *piece = piece_json(req->server->generator->tokenizer, id);
+    json_t *piece = piece_json(req->server->tokenizer, id);
     char *text = piece ? json_dumps(piece, JSON_COMPACT) : NULL;
     if (text)
         str_add_text(&req->out, text);
@@ -109,17 +108,17 @@ int tokens_reply_ids(struct http_request *req)
 
 static void decode(struct http_request *req, const json_t *ids, struct str *text)
 {
-    const struct generator *g = req->server->generator;
+    const struct server *s = req->server;
     for (size_t i = 0; !req->refusal.status && i < json_array_size(ids); i++) {
         const json_t *id = json_array_get(ids, i);
         int64_t k = json_is_integer(id) ? json_integer_value(id) : -1;
         const char *bytes;
-        if (k < 0 || k >= (int64_t)g->info.vocab_size) {
+        if (k < 0 || k >= (int64_t)s->info.vocab_size) {
             refusal_field(&req->refusal, "tokens", "tokens: expected token ids from 0 to %u",
-                          g->info.vocab_size - 1);
+                          s->info.vocab_size - 1);
             return;
         }
-        size_t n = tokenizer_bytes(g->tokenizer, (int32_t)k, &bytes);
+        size_t n = moeflux_tokenizer_bytes(s->tokenizer, (int32_t)k, &bytes);
         str_add(text, n ? bytes : "", n);
         if (text->len > SERVER_MAX_BODY)
             refusal_field(&req->refusal, "tokens", "tokens: their text has more than %d bytes",

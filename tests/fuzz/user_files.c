@@ -16,6 +16,7 @@
 #include "generate/request.h"
 #include "hub/listing.h"
 #include "hub/selection.h"
+#include "moeflux.h"
 
 void target_session(const uint8_t *data, size_t n)
 {
@@ -29,14 +30,18 @@ void target_session(const uint8_t *data, size_t n)
     target_put(path, data, n);
     if (!target_answered(saved_read("input", &s, &e), &e))
         return;
-    const struct conversation *c = &s.conversation;
-    for (size_t i = 0; i < c->n_turns; i++) {
-        const struct turn *t = &c->turns[i];
-        target_need(t->at + !t->answered <= t->asked && t->asked <= c->tokens.n, "a turn beyond the tokens");
-        target_need(i == 0 || c->turns[i - 1].asked <= t->at, "turns that do not ascend");
-        target_need(t->answered || i + 1 == c->n_turns, "a question without an answer before the last");
+    const struct moeflux_conversation_info info = moeflux_conversation_get_info(s.conversation);
+    struct moeflux_turn *turns = calloc(info.n_turns + 1, sizeof *turns);
+    moeflux_conversation_list(s.conversation, turns, info.n_turns);
+    for (size_t i = 0; i < info.n_turns; i++) {
+        const struct moeflux_turn *t = &turns[i];
+        target_need(t->n_before + !t->answer <= t->n_asked && t->n_asked <= info.n_tokens,
+                    "a turn beyond the tokens");
+        target_need(i == 0 || turns[i - 1].n_asked <= t->n_before, "turns that do not ascend");
+        target_need(t->answer || i + 1 == info.n_turns, "a question without an answer before the last");
     }
-    saved_free(&s);
+    free(turns);
+    moeflux_conversation_free(s.conversation);
 }
 
 void target_usage(const uint8_t *data, size_t n)

@@ -113,7 +113,7 @@ static uint32_t ask_all(struct asker *list, struct moeflux_model *m, bool prompt
     struct generator g;
     struct batcher *b;
     struct moeflux_err e = {0};
-    check_ok(generator_of_model(&g, m, &e), &e);
+    check_ok(generator_of_models(&g, &m, 1, &e), &e);
     check_ok(generator_prepare(&g, CONTEXT, &e), &e);
     check_ok(batcher_new(&b, m, prompts_first, &e), &e);
     for (uint32_t i = 0; i < ASKERS; i++)
@@ -126,7 +126,6 @@ static uint32_t ask_all(struct asker *list, struct moeflux_model *m, bool prompt
             ask(&list[i]);
     uint32_t n = n_waits;
     batcher_free(b);
-    g.model = NULL; /* the caller's */
     generator_close(&g);
     return n;
 }
@@ -172,7 +171,7 @@ static void reused_chunks_change_nothing(void **state)
     struct moeflux_err e = {0};
     int32_t ids[2 * CHUNK + REST];
     (void)state;
-    check_ok(generator_of_model(&g, m, &e), &e);
+    check_ok(generator_of_models(&g, &m, 1, &e), &e);
     check_ok(batcher_new(&b, m, false, &e), &e);
     begin(&a, &g, b, 0);
     const struct sequence q = {.vocab = g.info.vocab_size};
@@ -191,7 +190,6 @@ static void reused_chunks_change_nothing(void **state)
     free(whole);
     end(&a);
     batcher_free(b);
-    g.model = NULL; /* the caller's */
     generator_close(&g);
     m->stages[0].exec->backend = real_backend;
     moeflux_model_close(m);

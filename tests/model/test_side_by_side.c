@@ -288,8 +288,17 @@ static void open_generator(struct generator *g, const char *device)
                                       .prompt_type = MOEFLUX_PROMPT_TYPE_F32,
                                       .context = 512,
                                       .chunk = CHUNK};
-    check_ok(generator_open(g, &o, &e), &e);
+    struct moeflux_model *m;
+    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(generator_of_models(g, &m, 1, &e), &e);
     check_ok(generator_prepare(g, CONTEXT, &e), &e);
+}
+
+static void close_generator(struct generator *g)
+{
+    struct moeflux_model *m = g->model;
+    generator_close(g);
+    moeflux_model_close(m);
 }
 
 /* A prompt of its own, and a sampler. */
@@ -363,7 +372,7 @@ static void answer_like(const struct answering *want, const char *devices)
                             have[i].answer.tokens.n * sizeof(int32_t));
         end_answer(&have[i]);
     }
-    generator_close(&g);
+    close_generator(&g);
 }
 
 static void answers_are_equal(const char *alone, const char *const *devices, size_t n)
@@ -376,7 +385,7 @@ static void answers_are_equal(const char *alone, const char *const *devices, siz
         answer_like(want, devices[i]);
     for (uint32_t i = 0; i < ANSWERS; i++)
         end_answer(&want[i]);
-    generator_close(&g);
+    close_generator(&g);
 }
 
 static void answers_are_the_same_and_devices_work_at_the_same_time(void **state)
@@ -502,7 +511,7 @@ static void a_lost_device_ends_the_lines_on_it_and_no_others(void **state)
     reset_wait(g.model, broken);
     assert_int_equal(answer_lines(&p, &g, 2 + 2 * LINES, 1, 5), 1);
     free_pool(&p);
-    generator_close(&g);
+    close_generator(&g);
 }
 
 /* ---- too little memory ---- */
@@ -533,7 +542,7 @@ static int keep_piece(struct job *j, const struct answer_piece *p, struct moeflu
     return batch_item_calls.piece(j, p, e);
 }
 
-static void end_choice(struct job *j, struct answer *a)
+static void end_choice(struct job *j, const struct moeflux_answer_info *a)
 {
     batch_item_calls.ended(j, a);
 }
@@ -589,7 +598,7 @@ static void lines_without_memory_wait(void **state)
         batch_item_free(again[i]);
     }
     reset_wait(g.model, b);
-    generator_close(&g);
+    close_generator(&g);
 }
 
 int main(void)

@@ -51,7 +51,9 @@ static int open_model(void **state)
     const struct moeflux_options options = {.dir = make_dir(), .device = "cpu", .context = 256};
     const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
     (void)state;
-    check_ok(generator_open(&model, &options, &e), &e);
+    struct moeflux_model *opened;
+    check_ok(moeflux_model_open(&opened, &options, &e), &e);
+    check_ok(generator_of_models(&model, &opened, 1, &e), &e);
     check_ok(generator_use_chat(&model, (struct chat_reasoning){0}, "the test", &e), &e);
     check_ok(generator_start(&model, 256, &greedy, &e), &e);
     return 0;
@@ -59,8 +61,10 @@ static int open_model(void **state)
 
 static int close_model(void **state)
 {
+    struct moeflux_model *opened = model.model;
     (void)state;
     generator_close(&model);
+    moeflux_model_close(opened);
     tmp_tree_remove(dir);
     return 0;
 }
@@ -97,7 +101,7 @@ static struct answer run(struct answer_options o, const struct sampler_options *
     struct seen seen = {0};
     check_ok(moeflux_session_clear(model.sequence, &e), &e);
     check_ok(generator_new_sampler(&model, sampling, NULL, 0, &e), &e);
-    check_ok(generator_encode(&model, prompt, strlen(prompt), SPECIALS_AS_TOKENS, &ids, NULL, &e), &e);
+    check_ok(tokenizer_encode_prompt(model.tokenizer, prompt, strlen(prompt), SPECIALS_AS_TOKENS, &ids, NULL, &e), &e);
     check_ok(generator_eval(&model, ids.ids, ids.n, NULL, &e), &e);
     o.sink = (struct answer_sink){see, &seen};
     check_ok(answer_run(&a, &model, &o, &e), &e);
@@ -284,10 +288,10 @@ static void logprobs_are_those_of_the_logits_and_change_no_choice(void **state)
     assert_int_equal(b.logprobs.n, b.tokens.n);
     /* Again, token by token, with plain sums. */
     check_ok(moeflux_session_clear(model.sequence, &e), &e);
-    check_ok(generator_encode(&model, PROMPT, strlen(PROMPT), SPECIALS_AS_TOKENS, &ids, NULL, &e), &e);
+    check_ok(tokenizer_encode_prompt(model.tokenizer, PROMPT, strlen(PROMPT), SPECIALS_AS_TOKENS, &ids, NULL, &e), &e);
     check_ok(generator_eval(&model, ids.ids, ids.n, NULL, &e), &e);
     for (size_t i = 0; i < b.tokens.n; i++) {
-        const struct logprob *l = logprobs_of(&b.logprobs, i);
+        const struct moeflux_logprob *l = logprobs_of(&b.logprobs, i);
         double sum = 0;
         uint32_t n_larger = 0;
         for (uint32_t k = 0; k < model.info.vocab_size; k++)
@@ -338,7 +342,7 @@ static void presence_and_frequency_penalty_look_at_the_answer_alone(void **state
     (void)state;
     assert_memory_not_equal(a.tokens.ids, plain.tokens.ids, LENGTH * sizeof(int32_t));
     check_ok(moeflux_session_clear(model.sequence, &e), &e);
-    check_ok(generator_encode(&model, PROMPT, strlen(PROMPT), SPECIALS_AS_TOKENS, &ids, NULL, &e), &e);
+    check_ok(tokenizer_encode_prompt(model.tokenizer, PROMPT, strlen(PROMPT), SPECIALS_AS_TOKENS, &ids, NULL, &e), &e);
     check_ok(generator_eval(&model, ids.ids, ids.n, NULL, &e), &e);
     for (size_t i = 0; i < a.tokens.n; i++) {
         assert_int_equal(a.tokens.ids[i], penalised_best(&o, a.tokens.ids, i));
@@ -444,11 +448,11 @@ static void calls_of_tools_come_apart_from_the_text(void **state)
     assert_string_equal(a.calls[0].id, ids[0]);
     assert_int_equal(strncmp(ids[0], "call_", 5), 0);
     assert_string_not_equal(ids[0], ids[1]);
-    json_t *calls = answer_json_calls(&a);
-    char *json = json_dumps(json_array_get(calls, 1), JSON_SORT_KEYS);
+    json_t *call = answer_json_call(&a.calls[1]);
+    char *json = json_dumps(call, JSON_SORT_KEYS);
     assert_non_null(strstr(json, "\"function\": {\"arguments\": \"{}\", \"name\": \"now\"}"));
     free(json);
-    json_decref(calls);
+    json_decref(call);
     answer_free(&a);
     a = say(text, with, "I look.<find|{\"text\": \"caf\u00e9\"}><now|{}>", again);
     assert_memory_equal(ids, again, sizeof ids);

@@ -306,7 +306,7 @@ static void a_schema_and_a_grammar_bind_the_answer(void **state)
     moeflux_request_free(r);
 }
 
-static void expect_prompt(struct moeflux_chat *c, const struct moeflux_request *r, const char *text)
+static void expect_prompt(struct moeflux_chat *c, struct moeflux_request *r, const char *text)
 {
     struct moeflux_err e = {0};
     struct moeflux_tokenizer *t;
@@ -778,7 +778,7 @@ static void answers_of_several_requests_are_those_of_each_alone(void **state)
     }
 }
 
-static void a_model_without_a_tokenizer_has_no_chat(void **state)
+static void a_model_without_a_tokenizer_answers_token_ids(void **state)
 {
     struct moeflux_err e = {0};
     struct moeflux_model *m;
@@ -788,9 +788,27 @@ static void a_model_without_a_tokenizer_has_no_chat(void **state)
     tmp_tree_copy("tests/models/tiny", place);
     assert_int_equal(remove(tmp_tree_path(place, "tokenizer.json")), 0);
     check_ok(moeflux_model_open_dir(&m, place, "cpu", &e), &e);
-    assert_int_equal(moeflux_chat_open(&c, m, &e), MOEFLUX_ERR_USAGE);
-    assert_null(c);
+    check_ok(moeflux_chat_open(&c, m, &e), &e);
+    assert_null(moeflux_chat_tokenizer(c));
+    struct moeflux_session *s;
+    check_ok(moeflux_session_new(&s, m, CONTEXT, &e), &e);
+    struct moeflux_request *r = ask("Who?");
+    assert_int_equal(moeflux_chat_answer(c, s, r, NULL, NULL, NULL, &e), MOEFLUX_ERR_USAGE);
     assert_non_null(strstr(e.text, "tokenizer.json"));
+    /* With the messages there are two prompts. */
+    static const int32_t ids[] = {5, 17, 300};
+    check_ok(moeflux_request_set_ids(r, ids, 3, &e), &e);
+    assert_int_equal(moeflux_chat_answer(c, s, r, NULL, NULL, NULL, &e), MOEFLUX_ERR_USAGE);
+    set(r, "messages", "null");
+    struct moeflux_answer *a;
+    assert_int_equal(moeflux_chat_encode(c, r, NULL, 0, &e), 3);
+    check_ok(moeflux_chat_answer(c, s, r, NULL, NULL, &a, &e), &e);
+    assert_int_equal(moeflux_answer_get_info(a).n_prompt, 3);
+    assert_true(moeflux_answer_get_info(a).n_tokens > 0);
+    moeflux_answer_free(a);
+    moeflux_request_free(r);
+    moeflux_session_free(s);
+    moeflux_chat_close(c);
     moeflux_chat_close(NULL);
     moeflux_request_free(NULL);
     moeflux_answer_free(NULL);
@@ -819,7 +837,7 @@ int main(void)
         cmocka_unit_test(nothing_and_unknown_kinds_are_errors),
         cmocka_unit_test(a_prompt_can_be_cancelled),
         cmocka_unit_test(answers_of_several_requests_are_those_of_each_alone),
-        cmocka_unit_test(a_model_without_a_tokenizer_has_no_chat),
+        cmocka_unit_test(a_model_without_a_tokenizer_answers_token_ids),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }

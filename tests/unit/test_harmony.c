@@ -334,6 +334,13 @@ static const char
 
 static struct generator model;
 
+static void close_model(void)
+{
+    struct moeflux_model *opened = model.model;
+    generator_close(&model);
+    moeflux_model_close(opened);
+}
+
 static void open_model(const char *template)
 {
     static const char *const files[] = {"config.json", "model.safetensors", "model.safetensors.index.json"};
@@ -349,7 +356,9 @@ static void open_model(const char *template)
         assert_int_equal(symlink(real, tmp_tree_path(tmp, files[i])), 0);
         free(real);
     }
-    check_ok(generator_open(&model, &options, &e), &e);
+    struct moeflux_model *opened;
+    check_ok(moeflux_model_open(&opened, &options, &e), &e);
+    check_ok(generator_of_models(&model, &opened, 1, &e), &e);
     check_ok(generator_use_chat(&model, (struct chat_reasoning){0}, "the test", &e), &e);
     check_ok(generator_start(&model, 256, &greedy, &e), &e);
     tmp_tree_remove(tmp);
@@ -451,7 +460,7 @@ static void an_answer_that_has_to_call_a_tool_has_its_header(void **state)
     str_free(&all);
     /* A message that the prompt has begun ends first. */
     expect_call("<|start|>user<|message|>a<|end|><|start|>assistant", "now", 9, TO_CALL, "");
-    generator_close(&model);
+    close_model();
 }
 
 static void it_may_think_first_and_once(void **state)
@@ -470,7 +479,7 @@ static void it_may_think_first_and_once(void **state)
         answer_free(&a);
         str_free(&all);
     }
-    generator_close(&model);
+    close_model();
 }
 
 static void an_answer_of_a_schema_is_the_final_message(void **state)
@@ -489,7 +498,7 @@ static void an_answer_of_a_schema_is_the_final_message(void **state)
         answer_free(&a);
         str_free(&all);
     }
-    generator_close(&model);
+    close_model();
 }
 
 static void a_prompt_may_have_begun_the_message_that_is_held_to_something(void **state)
@@ -506,7 +515,7 @@ static void a_prompt_may_have_begun_the_message_that_is_held_to_something(void *
     str_free(&all);
     /* A call is a message of its own. */
     expect_call(IN_FINAL, "now", 2, NULL, "<|end|><|start|>assistant");
-    generator_close(&model);
+    close_model();
 }
 
 static void a_name_that_no_header_can_have_is_refused(void **state)

@@ -223,7 +223,7 @@ static void pieces_come_in_order_and_whole(void **state)
     struct jobs q = new_queue(8);
     struct choice choice = {0};
     struct job *j = new_job(&choice);
-    const struct logprob of[] = {{7, -0.5f}, {9, -0.25f}};
+    const struct moeflux_logprob of[] = {{7, -0.5f}, {9, -0.25f}};
     bool done;
     check_ok(jobs_add(&q, &j, 1, &e), &e);
     jobs_take(&q, 0);

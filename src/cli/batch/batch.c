@@ -14,6 +14,7 @@
 #include "cli/exit.h"
 #include "cli/options/answer_grammar.h"
 #include "cli/batch/lines.h"
+#include "cli/options/ask.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/batch/results.h"
@@ -26,12 +27,11 @@
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
 #include "engine/run/batched.h"
-#include "generate/generator.h"
+#include "generate/chat_api.h"
 #include "generate/prefix.h"
 #include "generate/jobs.h"
 #include "generate/queue.h"
 #include "generate/request.h"
-#include "generate/tools.h"
 #include "generate/turn_stops.h"
 #include "generate/workers.h"
 #include "moeflux.h"
@@ -40,11 +40,12 @@ struct batch { /* zeroed at first */
     const struct options *options;
     struct batch_defaults defaults;
     struct json_t *settings; /* settings.h */
-    struct json_t *tools;    /* --tools; NULL: none */
-    char *grammar;           /* default of all requests; NULL: none */
+    struct moeflux_request *asked; /* by the flags: fields that lines override */
+    struct request how;            /* what was read of it */
     struct bar bar;
     struct batch_progress progress;
-    struct generator generator;
+    struct loaded loaded;
+    struct generator *generator; /* the chat's */
     struct lines lines;
     struct results results;
     struct json_t *seen; /* key -> line, for the requests of this run */
@@ -154,7 +155,7 @@ static void find_cuts(struct batch *b, struct queue_item *item, struct choice *c
         if (i > 0 && has_prompt_of(&choices[i], &choices[i - 1]))
             choices[i].cuts = choices[i - 1].cuts;
         else
-            turn_stops_find_cuts(&choices[i].request, &b->generator, &choices[i].cuts);
+            turn_stops_find_cuts(&choices[i].request, b->generator, &choices[i].cuts);
     item->cuts = choices->cuts;
 }
 
@@ -164,7 +165,7 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
     struct queue_item *item = queue_add(&b->queue);
     struct batch_item *r;
     uint32_t n;
-    int rc = batch_item_read(&r, text, len, b->lines.n, LINES_MAX_BYTES, &b->generator, &b->defaults,
+    int rc = batch_item_read(&r, text, len, b->lines.n, LINES_MAX_BYTES, b->generator, &b->defaults,
                              &b->as_openai, e);
     item->of = r;
     if (rc == ERR_MEMORY)
@@ -181,7 +182,7 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
     if (!rc)
         tell_skipped_tool(b, &batch_item_choices(r, &n)->request);
     if (!rc)
-        rc = batch_item_encode(r, &b->generator, e);
+        rc = batch_item_encode(r, b->generator, e);
     if (rc)
         return refuse_item(item, rc, e);
     struct choice *choices = batch_item_choices(r, &n);
@@ -351,20 +352,20 @@ static int compute(struct batch *b, struct moeflux_err *e)
     }
 }
 
-/* Starts the workers, which have sequences of their own: the generator's is freed. One worker reuses all that
- * it can of a prompt. With several, each cuts a prompt at the same places, whichever others there are, so a
+/* Starts the workers, which have sequences of their own: the first session is freed. One worker reuses all that it can of a prompt. With several, each cuts a prompt at the same places, whichever others there are, so a
  * result does not depend on them. */
 static int make_workers(struct batch *b, struct moeflux_err *e)
 {
-    struct generator *g = &b->generator;
+    struct generator *g = b->generator;
     uint32_t chunk = b->n_workers > 1 ? batched_chunk(g->model) : 0;
     const struct workers_options o = {
         .keep = {.most = b->n_workers, .chunk = chunk, .checkpoints = chunk ? 0 : UINT32_MAX},
         .waits = true,
     };
+    g->sequence = b->loaded.session;
     int rc = queue_init(&b->queue, g, chunk, e);
-    moeflux_session_free(g->sequence);
-    g->sequence = NULL;
+    moeflux_session_free(b->loaded.session);
+    b->loaded.session = g->sequence = NULL;
     if (!rc)
         rc = jobs_init(&b->jobs, UINT32_MAX, e);
     if (!rc && !(b->workers = workers_new(b->n_workers, &b->jobs, e)))
@@ -398,34 +399,64 @@ static int open_model(struct batch *b, struct moeflux_err *e)
         return err_set(e, ERR_USAGE,
                        "--parallel: expected at least %u with --replicate, a line a copy, found %u",
                        n_devices, b->n_workers);
-    rc = setup_open_for(&b->generator, o, &b->bar, b->n_workers, bar_progress(&b->bar), e);
+    rc = setup_open_for(&b->loaded, o, &b->bar, b->n_workers, bar_progress(&b->bar), e);
     while (rc == ERR_NO_FIT && !o->parallel && !o->replicate && b->n_workers > 1) {
         uint32_t fewer = default_workers(n_devices, false);
         b->n_workers = fewer < b->n_workers ? fewer : 1;
-        rc = setup_open_for(&b->generator, o, &b->bar, b->n_workers, bar_progress(&b->bar), e);
+        rc = setup_open_for(&b->loaded, o, &b->bar, b->n_workers, bar_progress(&b->bar), e);
     }
     return rc;
+}
+
+/* Makes the request that lines override. */
+static int make_defaults(struct batch *b, struct moeflux_err *e)
+{
+    const struct options *o = b->options;
+    char *grammar = NULL, *tools = NULL;
+    int rc = answer_grammar_read(o, &grammar, e);
+    if (!rc && o->tools)
+        rc = moeflux_tools_read(o->tools, &tools, e);
+    if (!rc)
+        rc = ask_defaults(&b->asked, o, e);
+    if (!rc && tools)
+        rc = moeflux_request_set(b->asked, "tools", tools, e);
+    if (!rc && grammar)
+        rc = moeflux_request_set_text(b->asked, "grammar", grammar, e);
+    free(grammar);
+    free(tools);
+    return rc;
+}
+
+/* Gives the chat's generator to the workers. */
+static int use_chat(struct batch *b, struct moeflux_err *e)
+{
+    struct moeflux_chat *chat = b->loaded.chat;
+    int rc = chat_api_read_how(chat, b->asked, &b->how, e);
+    if (rc)
+        return rc;
+    b->generator = &chat->generator;
+    b->defaults.options = b->how.options;
+    b->defaults.base_seed = b->loaded.seed;
+    b->defaults.tokenizer = moeflux_chat_tokenizer(chat);
+    rc = generator_prepare(b->generator, b->loaded.max_context, e);
+    return rc ? rc : make_workers(b, e);
 }
 
 static int start(struct batch *b, struct moeflux_err *e)
 {
     const struct options *o = b->options;
-    int rc = answer_grammar_read(o, &b->grammar, e);
-    if (!rc && o->tools)
-        rc = tools_read(o->tools, &b->tools, e);
+    int rc = make_defaults(b, e);
     if (!rc && !(b->seen = json_object()))
         rc = err_set(e, ERR_MEMORY, "out of memory for the requests");
-    if (rc)
-        return rc;
-    b->defaults.options.tools = b->tools;
-    b->defaults.options.grammar = b->grammar;
-    rc = open_model(b, e);
-    if (!rc && !b->generator.tokenizer)
-        rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which --batch needs", o->model);
     if (!rc)
-        rc = setup_start(&b->generator, o, (uint32_t)o->ctx_size, e);
-    b->defaults.base_seed = b->generator.seed;
-    return rc ? rc : make_workers(b, e);
+        rc = open_model(b, e);
+    if (!rc)
+        rc = setup_need_tokenizer(&b->loaded, o, "--batch needs", e);
+    if (!rc)
+        rc = setup_chat(&b->loaded, o, e);
+    if (!rc)
+        rc = setup_start(&b->loaded, o, (uint32_t)o->ctx_size, e);
+    return rc ? rc : use_chat(b, e);
 }
 
 /* Adds to the settings which model it is, and checks the results that are there. A name alone does not tell
@@ -435,7 +466,7 @@ static int check_model(struct batch *b, struct moeflux_err *e)
     uint64_t fingerprint;
     if (!b->options->output)
         return 0;
-    int rc = moeflux_model_fingerprint(b->generator.model, &fingerprint, e);
+    int rc = moeflux_model_fingerprint(b->loaded.models[0], &fingerprint, e);
     if (rc)
         return rc;
     settings_add_model(b->settings, fingerprint);
@@ -486,18 +517,17 @@ static uint64_t prefill_ns(const struct batch *b)
     struct moeflux_stats stats;
     if (b->n_workers == 1)
         return b->prefill_ns;
-    generator_get_stats(&b->generator, &stats);
+    setup_get_stats(&b->loaded, &stats);
     return stats.prefill_ns;
 }
 
 static void print_stats(struct batch *b)
 {
-    struct stats st = {.n_prompt = (uint32_t)b->n_computed, .prefill_ns = prefill_ns(b)};
     struct str times = {0};
     batch_times_print(&b->times, &times);
     say_text(&times);
     str_free(&times);
-    stats_print(&st, NULL, &b->generator);
+    stats_print_all(&b->loaded, b->n_computed, prefill_ns(b));
 }
 
 static int finish(struct batch *b, struct moeflux_err *e)
@@ -512,18 +542,18 @@ static int finish(struct batch *b, struct moeflux_err *e)
     queue_free(&b->queue);
     batch_times_free(&b->times);
     json_decref(b->seen);
-    json_decref(b->tools);
     json_decref(b->settings);
     lines_close(&b->lines);
-    generator_close(&b->generator);
-    free(b->grammar);
+    setup_close(&b->loaded);
+    request_free(&b->how);
+    moeflux_request_free(b->asked);
     return results_close(&b->results, e);
 }
 
 int batch_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct batch b = {.options = o,
-                      .defaults = {.options = options_request(o), .model = options_model_name(o)},
+                      .defaults = {.model = options_model_name(o)},
                       .results = {.fd = -1},
                       .lines = {.input.fd = -1},
                       .times = {.lock = PTHREAD_MUTEX_INITIALIZER}};
@@ -551,7 +581,7 @@ int batch_run(const struct options *o, const struct term *t, struct output *out,
     }
     if (!rc && o->stats)
         print_stats(&b);
-    rc = setup_save_usage(&b.generator, o, rc, e);
+    rc = setup_save_usage(&b.loaded, o, rc, e);
     uint64_t n_failed = b.n_failed, n_earlier = b.n_there_failed;
     struct moeflux_err closing;
     rc = choose_failure(rc, finish(&b, &closing), &closing, e);

@@ -8,11 +8,11 @@
 #include "api/dialect.h"
 #include "cli/batch/times.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/mem.h"
 #include "cli/output.h"
 #include "cli/report/answer_fields.h"
 #include "cli/report/stats.h"
-#include "generate/answer.h"
 #include "generate/generator.h"
 
 /* ---- reading ---- */
@@ -58,7 +58,7 @@ int batch_item_read(struct batch_item **out, const char *text, size_t len, uint6
         return ERR_MEMORY;
     int rc;
     b->line = line;
-    b->tokenizer = g->tokenizer;
+    b->tokenizer = defaults->tokenizer;
     b->times = defaults->times;
     json_t *root = text ? batch_line_parse(text, len) : NULL;
     if (root)
@@ -72,7 +72,7 @@ int batch_item_read(struct batch_item **out, const char *text, size_t len, uint6
         give_form(b, *as_openai);
     else
         *as_openai = b->is_openai;
-    b->key = request_key(b->is_openai ? b->openai.custom_id : b->own.request.id, line);
+    b->key = json_id_key(b->is_openai ? b->openai.custom_id : b->own.request.id, line);
     return b->key ? rc : err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, line);
 }
 
@@ -114,17 +114,16 @@ char *batch_item_refused(struct batch_item *b, int rc, const struct moeflux_err 
     return b->openai.refusal.status ? batch_line_answer(&b->openai) : batch_line_error(&b->openai, e->text);
 }
 
-static char *own_answer(const struct choice *c, const struct tokenizer *t, const struct answer *a)
+static char *own_answer(const struct choice *c, const struct moeflux_tokenizer *t,
+                        const struct moeflux_answer_info *a)
 {
     const struct request *r = &c->request;
     json_t *object = json_object();
     json_object_set(object, "id", r->id);
     json_object_set_new(object, "line", json_integer((json_int_t)r->line));
-    answer_fields_add(object, t, a, r->tokens.n, c->result.n_reused,
-                      r->options.logprobs != REQUEST_NO_LOGPROBS);
+    answer_fields_add(object, t, a);
     json_object_set_new(object, "seed", json_integer((json_int_t)c->seed));
-    json_object_set_new(object, "time_to_first_token_s",
-                        stats_number(stats_first_token_s(c->result.start_ns, a)));
+    json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(a)));
     json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
     char *line = object ? json_dumps(object, JSON_REAL_PRECISION(9)) : NULL;
     json_decref(object);
@@ -150,12 +149,12 @@ static int keep_piece(struct job *j, const struct answer_piece *p, struct moeflu
     return 0;
 }
 
-static void end_choice(struct job *j, struct answer *a)
+static void end_choice(struct job *j, const struct moeflux_answer_info *a)
 {
     struct batch_item *b = j->owner;
     struct choice_result *r = &j->choices[j->at].result;
     if (b->times && !r->rc && !j->choices[j->at].score)
-        batch_times_add(b->times, a, r->start_ns);
+        batch_times_add(b->times, a);
     if (r->rc || j->at + 1 < j->n)
         return;
     b->result = b->is_openai ? batch_line_answer(&b->openai) : own_answer(&b->own, b->tokenizer, a);

@@ -19,15 +19,16 @@ struct moeflux_err;
 struct batch_defaults {
     struct request_options options;
     const char *model;         /* name in answers of OpenAI's form */
+    const struct moeflux_tokenizer *tokenizer;
     uint64_t base_seed;        /* seed of line n without one: base_seed + n - 1 */
     struct batch_times *times; /* the answers' times are added; borrowed; NULL: to none */
 };
 
 /* allocated by batch_item_read; freed with batch_item_free */
 struct batch_item {
-    const struct tokenizer *tokenizer;
+    const struct moeflux_tokenizer *tokenizer;
     uint64_t line;  /* line number, the first is 1 */
-    char *key;      /* identifies the result (request_key) */
+    char *key;      /* identifies the result (json_id_key) */
     bool has_id;    /* the key comes from an id, not from the line's number */
     bool is_openai; /* OpenAI's form: `openai`; else `own` */
     struct choice own;

@@ -21,14 +21,13 @@
 #include "cli/batch/settings.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
-#include "generate/request.h"
 
 /* The beginning of every result, also of a cut one. */
 static const char beginning[] = "{\"id\": ";
 
 enum line_kind { NO_RESULT, WANTED, UNWANTED, OTHER_SETTINGS };
 
-/* Returns the id of the request that the result `root` answers, and its line, as request_key takes them.
+/* Returns the id of the request that the result `root` answers, and its line, as json_id_key takes them.
  * NULL: it is no result. */
 static json_t *owner_of(json_t *root, uint64_t *line, bool *failed)
 {
@@ -67,7 +66,7 @@ static enum line_kind take_line(struct results *r, const char *text, size_t len,
     uint64_t line = 0;
     json_t *id = root ? owner_of(root, &line, &failed) : NULL;
     bool wanted = id && !(r->retry && failed);
-    char *key = wanted ? request_key(id, line) : NULL;
+    char *key = wanted ? json_id_key(id, line) : NULL;
     if (wanted && (!key || json_object_set_new(r->there, key, json_boolean(!failed)) < 0))
         id = NULL;
     bool is_other = wanted && id && has_other_settings(r, json_object_get(root, "settings"), number);

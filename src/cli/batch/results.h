@@ -17,7 +17,7 @@ struct results {
     bool failed;              /* a write failed: nothing more is written */
     bool retry;               /* failed results are removed and computed again */
     unsigned long n_unwanted; /* failed results that the file had */
-    /* keys (request_key) of the results that the file had; true: with an answer, false: with an error */
+    /* keys (json_id_key) of the results that the file had; true: with an answer, false: with an error */
     struct json_t *there;
     const struct json_t *settings; /* what every result gets and those of the file must have; NULL: nothing */
     bool mix;                      /* those of the file may have others */

@@ -6,7 +6,7 @@
 
 #include "base/str.h"
 #include "cli/report/stats.h"
-#include "generate/answer.h"
+#include "moeflux.h"
 
 static bool make_room(struct batch_times *t)
 {
@@ -21,9 +21,9 @@ static bool make_room(struct batch_times *t)
     return true;
 }
 
-void batch_times_add(struct batch_times *t, const struct answer *a, uint64_t start_ns)
+void batch_times_add(struct batch_times *t, const struct moeflux_answer_info *a)
 {
-    const struct batch_time one = {stats_first_token_s(start_ns, a),
+    const struct batch_time one = {stats_first_token_s(a),
                                    1 / stats_rate(a->n_decoded, a->decode_ns)};
     pthread_mutex_lock(&t->lock);
     if (make_room(t))

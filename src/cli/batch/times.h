@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct answer;
+struct moeflux_answer_info;
 struct str;
 
 /* An answer's times in seconds; between: from one token to the next, on average. NaN: there were no such
@@ -22,8 +22,8 @@ struct batch_times {
     size_t n, cap;
 };
 
-/* start_ns: when the prompt's evaluation began. Without memory for it the answer is left out. */
-void batch_times_add(struct batch_times *t, const struct answer *a, uint64_t start_ns);
+/* Without memory for it the answer is left out. */
+void batch_times_add(struct batch_times *t, const struct moeflux_answer_info *a);
 /* Appends the median and the 95th percentile of both, and sorts the times. No answers: nothing. */
 void batch_times_print(struct batch_times *t, struct str *to);
 void batch_times_free(struct batch_times *t);

@@ -15,17 +15,18 @@
 #include "cli/report/stats.h"
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
-#include "generate/generator.h"
+#include "moeflux.h"
 
 struct bench {
     const struct options *options;
-    struct generator generator;
+    struct loaded loaded;
+    float *logits; /* [vocab_size] */
     struct bar bar;
     struct token_list ids; /* tokens to evaluate; after the last the first follows */
     const char *source;    /* "random ids" or "prompt" */
     size_t at;             /* tokens that were taken from `ids` */
     struct bench_table *table;
-    /* --bench-parallel: further sequences besides the generator's, and a sampler for each of all */
+    /* --bench-parallel: further sequences in addition to the first, and a sampler for each of all */
     uint32_t n_others, n_samplers;
     struct moeflux_session *others[BENCH_MAX_PARALLEL - 1];
     struct moeflux_sampler *samplers[BENCH_MAX_PARALLEL]; /* greedy */
@@ -47,8 +48,23 @@ static int make_random_ids(struct bench *b, struct moeflux_err *e)
     int rc = 0;
     b->source = "random ids";
     for (int i = 0; i < N_IDS && !rc; i++)
-        rc = token_list_add(&b->ids, (int32_t)(next_random(&state) % b->generator.info.vocab_size), e);
+        rc = token_list_add(&b->ids, (int32_t)(next_random(&state) % b->loaded.info.vocab_size), e);
     return rc;
+}
+
+static int encode_prompt(struct bench *b, const struct prompt *p, struct moeflux_err *e)
+{
+    struct moeflux_tokenizer *t = NULL;
+    int64_t n = 0;
+    int rc = setup_need_tokenizer(&b->loaded, b->options, "a text prompt needs (use --tokens-in)", e);
+    if (!rc)
+        rc = moeflux_tokenizer_open(&t, b->loaded.info.tokenizer_path, e);
+    if (!rc)
+        n = moeflux_tokenizer_encode_all(t, str_text(&p->text), p->text.len, true, true, &b->ids.ids, e);
+    if (n > 0)
+        b->ids.n = b->ids.cap = (size_t)n;
+    moeflux_tokenizer_close(t);
+    return n < 0 ? (int)n : rc;
 }
 
 /* Reads the user's prompt, to be measured instead of random ids: its routing is that of real text. */
@@ -61,12 +77,8 @@ static int read_prompt_ids(struct bench *b, struct moeflux_err *e)
     if (!rc && p.is_ids) {
         b->ids = p.ids;
         p.ids = (struct token_list){0};
-    } else if (!rc && !b->generator.tokenizer) {
-        rc = err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a text prompt needs (use --tokens-in)",
-                     o->model);
     } else if (!rc) {
-        rc = generator_encode(&b->generator, str_text(&p.text), p.text.len, SPECIALS_AS_TOKENS, &b->ids, NULL,
-                              e);
+        rc = encode_prompt(b, &p, e);
     }
     prompt_free(&p);
     return rc;
@@ -81,13 +93,14 @@ static void take_ids(struct bench *b, int32_t *out, size_t n)
 
 /* Evaluates tokens and adds the time to *ns. Fails if the logits are not finite: the time of a broken
  * computation is no measurement. */
-static int evaluate(struct generator *s, const int32_t *ids, size_t n, uint64_t *ns, struct moeflux_err *e)
+static int evaluate(struct bench *b, const int32_t *ids, uint32_t n, uint64_t *ns, struct moeflux_err *e)
 {
+    const struct loaded *l = &b->loaded;
     uint64_t start = clock_ns();
-    int rc = generator_eval(s, ids, n, NULL, e);
+    int rc = moeflux_session_eval(l->session, ids, n, &(struct moeflux_outputs){.logits = b->logits}, e);
     *ns += clock_ns() - start;
     return rc ? rc
-              : check_finite_logits(s->logits, s->info.vocab_size, moeflux_session_position(s->sequence) - 1,
+              : check_finite_logits(b->logits, l->info.vocab_size, moeflux_session_position(l->session) - 1,
                                     e);
 }
 
@@ -95,16 +108,16 @@ static int evaluate(struct generator *s, const int32_t *ids, size_t n, uint64_t 
  * likeliest, as with --temp 0. Else the given ids are used, since they decide which experts are read. */
 static int decode_all(struct bench *b, const int32_t *ids, uint32_t n, uint64_t *ns, struct moeflux_err *e)
 {
-    struct generator *s = &b->generator;
+    const struct loaded *l = &b->loaded;
     int32_t id = ids[0];
     int rc = 0;
     for (uint32_t i = 0; i < n && !rc; i++) {
         uint64_t start = clock_ns();
         if (signals_interrupted())
             return err_set(e, ERR_INTERRUPTED, "interrupted");
-        if (!s->info.experts_resident)
-            rc = evaluate(s, ids + i, 1, ns, e);
-        else if (!(rc = generator_step(s, id, i + 1 < n, &id, e)))
+        if (!l->info.experts_resident)
+            rc = evaluate(b, ids + i, 1, ns, e);
+        else if (!(rc = moeflux_session_step(l->session, id, b->samplers[0], i + 1 < n, &id, e)))
             *ns += clock_ns() - start;
     }
     return rc;
@@ -115,8 +128,7 @@ static int decode_all(struct bench *b, const int32_t *ids, uint32_t n, uint64_t 
 static int decode_batched(struct bench *b, const int32_t *ids, uint32_t n, uint64_t *ns,
                           struct moeflux_err *e)
 {
-    struct generator *s = &b->generator;
-    struct moeflux_session *list[BENCH_MAX_PARALLEL] = {s->sequence};
+    struct moeflux_session *list[BENCH_MAX_PARALLEL] = {b->loaded.session};
     uint32_t n_batched = 1 + b->n_others;
     int rc = 0;
     memcpy(list + 1, b->others, b->n_others * sizeof *list);
@@ -141,7 +153,7 @@ static int go_back_in(struct moeflux_session *s, uint32_t depth, struct moeflux_
 /* Goes back to the first `depth` tokens, so that every measurement begins with the same states. */
 static int go_back(struct bench *b, uint32_t depth, struct moeflux_err *e)
 {
-    int rc = go_back_in(b->generator.sequence, depth, e);
+    int rc = go_back_in(b->loaded.session, depth, e);
     for (uint32_t i = 0; i < b->n_others && !rc; i++)
         rc = go_back_in(b->others[i], depth, e);
     return rc;
@@ -152,7 +164,6 @@ static int go_back(struct bench *b, uint32_t depth, struct moeflux_err *e)
 static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uint64_t *ns,
                    struct moeflux_err *e)
 {
-    struct generator *s = &b->generator;
     size_t n_ids = (size_t)n * (decode ? 1 + b->n_others : 1);
     int32_t *ids = mem_new(n_ids + 1, sizeof *ids, e);
     if (!ids)
@@ -162,9 +173,9 @@ static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uin
     *ns = 0;
     int rc = go_back(b, depth, e);
     if (!rc && decode)
-        rc = evaluate(s, ids + n_ids, 1, &untimed, e);
+        rc = evaluate(b, ids + n_ids, 1, &untimed, e);
     if (!decode && !rc)
-        rc = evaluate(s, ids, n, ns, e);
+        rc = evaluate(b, ids, n, ns, e);
     if (decode && !rc)
         rc = b->n_others ? decode_batched(b, ids, n, ns, e) : decode_all(b, ids, n, ns, e);
     free(ids);
@@ -175,7 +186,6 @@ static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uin
  * model evaluates them again before each repetition, which is not timed. */
 static int fill(struct bench *b, uint32_t depth, struct moeflux_err *e)
 {
-    struct moeflux_session *s = b->generator.sequence;
     int rc = go_back(b, 0, e);
     if (rc || !depth)
         return rc;
@@ -184,9 +194,9 @@ static int fill(struct bench *b, uint32_t depth, struct moeflux_err *e)
         return ERR_MEMORY;
     uint64_t untimed = 0;
     take_ids(b, ids, depth);
-    rc = evaluate(&b->generator, ids, depth, &untimed, e);
+    rc = evaluate(b, ids, depth, &untimed, e);
     if (!rc)
-        rc = moeflux_session_checkpoint(s, e);
+        rc = moeflux_session_checkpoint(b->loaded.session, e);
     for (uint32_t i = 0; i < b->n_others && !rc; i++) {
         rc = moeflux_session_eval(b->others[i], ids, depth, &(struct moeflux_outputs){0}, e);
         if (!rc)
@@ -225,7 +235,7 @@ static int warm_up(struct bench *b, uint32_t depth, struct moeflux_err *e)
         rc = measure(b, false, prompts->values[i] ? prompts->values[i] : 2, depth, &ns, e);
     if (!rc)
         rc = measure(b, true, 2, depth, &ns, e);
-    moeflux_model_reset_stats(b->generator.model);
+    moeflux_model_reset_stats(b->loaded.models[0]);
     return rc;
 }
 
@@ -270,20 +280,21 @@ static uint32_t needed_context(const struct options *o)
 
 static int open_others(struct bench *b, struct moeflux_err *e)
 {
-    struct generator *s = &b->generator;
-    uint32_t n = (uint32_t)b->options->bench_parallel, most = moeflux_max_batched(s->model);
+    const struct loaded *l = &b->loaded;
+    uint32_t n = (uint32_t)b->options->bench_parallel, most = moeflux_max_batched(l->models[0]);
     int rc = 0;
-    if (n <= 1)
-        return 0;
-    if (n > most)
+    if (n > 1 && n > most)
         return err_set(e, ERR_USAGE, "--bench-parallel %u: %s decodes at most %u sequence%s in one batch", n,
-                       s->info.device, most, most == 1 ? "" : "s");
+                       l->info.device, most, most == 1 ? "" : "s");
+    n = n ? n : 1;
+    if (!(b->logits = mem_new(l->info.vocab_size, sizeof *b->logits, e)))
+        return ERR_MEMORY;
     struct moeflux_sampler_options greedy = moeflux_sampler_defaults();
     greedy.temperature = 0;
     for (; b->n_samplers < n && !rc; b->n_samplers += !rc)
-        rc = moeflux_sampler_new(&b->samplers[b->n_samplers], &greedy, s->info.vocab_size, NULL, e);
+        rc = moeflux_sampler_new(&b->samplers[b->n_samplers], &greedy, l->info.vocab_size, NULL, e);
     for (; b->n_others + 1 < n && !rc; b->n_others += !rc)
-        rc = moeflux_session_new(&b->others[b->n_others], s->model, s->max_context, e);
+        rc = moeflux_session_new(&b->others[b->n_others], l->models[0], l->max_context, e);
     return rc;
 }
 
@@ -293,6 +304,7 @@ static void close_others(struct bench *b)
         moeflux_session_free(b->others[i]);
     for (uint32_t i = 0; i < b->n_samplers; i++)
         moeflux_sampler_free(b->samplers[i]);
+    free(b->logits);
 }
 
 int bench_run(const struct options *o, const char *build, const struct term *t, struct output *out,
@@ -305,36 +317,31 @@ int bench_run(const struct options *o, const char *build, const struct term *t, 
     bar_init(&b.bar, t);
     uint32_t context = needed_context(o);
     sized.ctx_size = o->ctx_size ? o->ctx_size : context;
-    int rc = setup_open(&b.generator, &sized, &b.bar, e);
+    int rc = setup_open(&b.loaded, &sized, &b.bar, e);
     if (!rc && o->ctx_size && o->ctx_size < context)
         rc = err_set(e, ERR_USAGE, "the longest measurement takes %u tokens, the context holds %lld (-c)",
                      context, (long long)o->ctx_size);
     if (!rc)
-        rc = setup_start(&b.generator, o, (uint32_t)sized.ctx_size, e);
+        rc = setup_start(&b.loaded, o, (uint32_t)sized.ctx_size, e);
     if (!rc)
         rc = open_others(&b, e);
-    const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
-    if (!rc)
-        rc = generator_new_sampler(&b.generator, &greedy, NULL, 0, e);
     if (!rc)
         rc = o->prompt || o->file || o->tokens_in ? read_prompt_ids(&b, e) : make_random_ids(&b, e);
     if (!rc && !(b.table = mem_new(1, sizeof *b.table, e)))
         rc = ERR_MEMORY;
     if (!rc)
-        rc = bench_table_init(b.table, build, o, &b.generator, e);
+        rc = bench_table_init(b.table, build, o, &b.loaded, e);
     if (!rc)
         rc = measure_all(&b, e);
     bar_end(&b.bar);
     if (!rc)
-        rc = bench_table_print(b.table, o, &b.generator, b.source, out, e);
-    if (!rc && o->stats) {
-        struct stats none = {0};
-        stats_print(&none, NULL, &b.generator);
-    }
-    rc = setup_save_usage(&b.generator, o, rc, e);
+        rc = bench_table_print(b.table, o, &b.loaded, b.source, out, e);
+    if (!rc && o->stats)
+        stats_print(&b.loaded, NULL);
+    rc = setup_save_usage(&b.loaded, o, rc, e);
     token_list_free(&b.ids);
     free(b.table);
     close_others(&b);
-    generator_close(&b.generator);
+    setup_close(&b.loaded);
     return rc;
 }

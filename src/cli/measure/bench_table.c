@@ -11,7 +11,7 @@
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/report/stats.h"
-#include "generate/generator.h"
+#include "cli/setup.h"
 
 /* Scripts read CSV by position: new keys go to the end. Columns without a key are in the plain table only. */
 enum column {
@@ -86,17 +86,17 @@ static void show_count(char *buf, size_t cap, double n)
 }
 
 int bench_table_init(struct bench_table *t, const char *build, const struct options *from,
-                     const struct generator *g, struct moeflux_err *e)
+                     const struct loaded *l, struct moeflux_err *e)
 {
     struct moeflux_needs needs;
     char all[16], active[16];
-    const struct moeflux_options o = {.dir = from->model, .active_experts = g->info.top_k};
+    const struct moeflux_options o = {.dir = from->model, .active_experts = l->info.top_k};
     int rc = moeflux_get_needs_with(&o, &needs, e);
     if (rc < 0)
         return rc;
     *t = (struct bench_table){.build = build,
-                              .backend = g->info.backend,
-                              .device = g->info.device,
+                              .backend = l->info.backend,
+                              .device = l->info.device,
                               .n_threads = from->threads ? (uint32_t)from->threads : cores_useful(""),
                               .bytes = (double)needs.dense_bytes + (double)needs.expert_bytes,
                               .n_params = (double)needs.n_params};
@@ -166,32 +166,32 @@ void bench_table_add(struct bench_table *t, const struct bench_test *what, doubl
 }
 
 static int print_json(const struct bench_table *t, const struct table *table, const struct options *o,
-                      const struct generator *g, const char *ids, struct output *out, struct moeflux_err *e)
+                      const struct loaded *l, const char *ids, struct output *out, struct moeflux_err *e)
 {
     json_t *object = json_object();
     json_object_set_new(object, "model", output_json_text(o->model, strlen(o->model)));
-    json_object_set_new(object, "architecture", json_string(g->info.architecture));
-    json_object_set_new(object, "device", json_string(g->info.device));
+    json_object_set_new(object, "architecture", json_string(l->info.architecture));
+    json_object_set_new(object, "device", json_string(l->info.device));
     json_object_set_new(object, "ids", json_string(ids));
-    json_object_set_new(object, "load_s", json_real((double)g->load_ns / 1e9));
-    json_object_set_new(object, "experts_resident", json_boolean(g->info.experts_resident));
+    json_object_set_new(object, "load_s", json_real((double)l->load_ns / 1e9));
+    json_object_set_new(object, "experts_resident", json_boolean(l->info.experts_resident));
     json_object_set_new(object, "backend", json_string(t->backend));
     json_object_set_new(object, "build", json_string(t->build));
     json_object_set_new(object, "results", table_json(table));
     if (o->json_full)
-        json_object_set_new(object, "stats", stats_engine_json(g));
+        json_object_set_new(object, "stats", stats_engine_json(l));
     return output_json(out, object, e);
 }
 
-int bench_table_print(const struct bench_table *t, const struct options *o, const struct generator *g,
+int bench_table_print(const struct bench_table *t, const struct options *o, const struct loaded *l,
                       const char *ids, struct output *out, struct moeflux_err *e)
 {
     const struct table table = {columns, N_COLUMNS, t->n_rows, t->cells};
     if (o->json)
-        return print_json(t, &table, o, g, ids, out, e);
+        return print_json(t, &table, o, l, ids, out, e);
     if (!o->csv)
-        output_addf(out, "%s on %s, %s, %s, build %s\n", g->info.architecture, g->info.device, ids,
-                    g->info.experts_resident ? "experts resident" : "experts streamed", t->build);
+        output_addf(out, "%s on %s, %s, %s, build %s\n", l->info.architecture, l->info.device, ids,
+                    l->info.experts_resident ? "experts resident" : "experts streamed", t->build);
     table_print(&table, o->csv ? TABLE_CSV : TABLE_PLAIN, out);
     return output_flush(out, e);
 }

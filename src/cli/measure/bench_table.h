@@ -10,7 +10,7 @@
 #include "cli/options/number.h"
 #include "cli/report/table.h"
 
-struct generator;
+struct loaded;
 struct moeflux_err;
 struct options;
 struct output;
@@ -36,16 +36,16 @@ struct bench_table {
     size_t n_rows;
 };
 
-/* Fills what is the same in all rows, from the options, the opened generator and the program's build. The
+/* Fills what is the same in all rows, from the options, the opened model and the program's build. The
  * last two must outlive the table. */
 int bench_table_init(struct bench_table *t, const char *build, const struct options *from,
-                     const struct generator *g, struct moeflux_err *e);
+                     const struct loaded *l, struct moeflux_err *e);
 
 /* Adds a row. rates [reps]: tokens per second of all sequences, one for each repetition; they are sorted. */
 void bench_table_add(struct bench_table *t, const struct bench_test *what, double *rates, size_t reps);
 
 /* Prints the table. ids: what was evaluated, "random ids" or "prompt". */
-int bench_table_print(const struct bench_table *t, const struct options *o, const struct generator *g,
+int bench_table_print(const struct bench_table *t, const struct options *o, const struct loaded *l,
                       const char *ids, struct output *out, struct moeflux_err *e);
 
 #endif

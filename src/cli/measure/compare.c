@@ -63,32 +63,34 @@ static int read_settings(struct compare *c, struct moeflux_err *e)
 
 /* ---- the same vocabulary and the same ids ---- */
 
-static int open_tokenizer(struct compare *c, const char *dir, struct generator *g, struct moeflux_err *e)
+static int open_tokenizer(struct compare *c, const char *dir, struct moeflux_tokenizer **out,
+                          struct moeflux_err *e)
 {
+    const struct moeflux_progress progress = bar_progress(&c->bar);
     struct layout files;
-    *g = (struct generator){.dir = dir, .progress = bar_progress(&c->bar)};
+    *out = NULL;
     int rc = layout_find(&files, dir, e);
     if (rc)
         return rc;
-    if (files.tokenizer && !(g->tokenizer = tokenizer_open(files.tokenizer, e)))
-        rc = (int)e->code;
-    if (g->tokenizer)
-        tokenizer_set_progress(g->tokenizer, &g->progress);
+    rc = scoring_open_tokenizer(out, files.tokenizer, dir, &progress, e);
     layout_free(&files);
     return rc;
 }
 
-static int same_tokens(const struct generator *a, const struct generator *b, struct moeflux_err *e)
+/* A tokenizer of the first model, and its directory. */
+struct first {
+    struct moeflux_tokenizer *tokenizer;
+    const char *dir;
+};
+
+static int same_tokens(const struct first *a, const struct moeflux_tokenizer *b, const char *dir,
+                       uint32_t n_ids, struct moeflux_err *e)
 {
-    int32_t n = tokenizer_n_ids(a->tokenizer), n_other = tokenizer_n_ids(b->tokenizer);
-    if (n != n_other)
-        return err_set(e, ERR_USAGE, "%s: expected the tokenizer of %s, with %d ids, found one with %d",
-                       b->dir, a->dir, (int)n, (int)n_other);
-    for (int32_t id = 0; id < n; id++) {
+    for (int32_t id = 0; id < (int32_t)n_ids; id++) {
         const char *x = "", *y = "";
-        size_t nx = tokenizer_bytes(a->tokenizer, id, &x), ny = tokenizer_bytes(b->tokenizer, id, &y);
+        size_t nx = moeflux_tokenizer_bytes(a->tokenizer, id, &x), ny = moeflux_tokenizer_bytes(b, id, &y);
         if (nx != ny || memcmp(x, y, nx) != 0)
-            return err_set(e, ERR_USAGE, "%s: expected the tokenizer of %s: token %d is %s, not %s", b->dir,
+            return err_set(e, ERR_USAGE, "%s: expected the tokenizer of %s: token %d is %s, not %s", dir,
                            a->dir, (int)id, quote_bytes(y, ny).text, quote_bytes(x, nx).text);
     }
     return 0;
@@ -96,25 +98,26 @@ static int same_tokens(const struct generator *a, const struct generator *b, str
 
 /* Checks that a model's tokenizer gives the same ids. The vocabulary is not enough: the rules that split the
  * text may differ, so the text is encoded. */
-static int check_tokenizer(struct compare *c, const struct generator *first, const struct options *o,
+static int check_tokenizer(struct compare *c, const struct first *first, const struct compared *at,
                            struct moeflux_err *e)
 {
-    struct generator own;
+    struct moeflux_tokenizer *own;
     struct token_list ids = {0};
-    int rc = open_tokenizer(c, o->model, &own, e);
+    const char *dir = at->options.model;
+    int rc = open_tokenizer(c, dir, &own, e);
     if (!rc)
-        rc = scoring_encode(&c->text, &own, o, &ids, e);
+        rc = scoring_encode(&c->text, own, &at->options, &ids, e);
     if (!rc)
-        rc = same_tokens(first, &own, e);
+        rc = same_tokens(first, own, dir, at->needs.vocab_size, e);
     if (!rc && (ids.n != c->tokens.n || memcmp(ids.ids, c->tokens.ids, ids.n * sizeof *ids.ids) != 0))
-        rc = err_set(e, ERR_USAGE, "%s: expected the tokenizer of %s; it splits the text otherwise", own.dir,
+        rc = err_set(e, ERR_USAGE, "%s: expected the tokenizer of %s; it splits the text otherwise", dir,
                      first->dir);
     token_list_free(&ids);
-    tokenizer_free(own.tokenizer);
+    moeflux_tokenizer_close(own);
     return rc;
 }
 
-static int check_models(struct compare *c, const struct generator *first, struct moeflux_err *e)
+static int check_models(struct compare *c, const struct first *first, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; i < c->n && !rc; i++) {
@@ -127,7 +130,7 @@ static int check_models(struct compare *c, const struct generator *first, struct
             rc = err_set(e, ERR_USAGE, "%s: expected %u tokens in the vocabulary, as %s has, found %u",
                          o->model, c->all[0].needs.vocab_size, first->dir, needs->vocab_size);
         if (!rc && strcmp(o->model, first->dir) != 0)
-            rc = check_tokenizer(c, first, o, e);
+            rc = check_tokenizer(c, first, &c->all[i], e);
     }
     return rc;
 }
@@ -135,23 +138,23 @@ static int check_models(struct compare *c, const struct generator *first, struct
 /* Checks everything that can be checked before the first model is evaluated. */
 static int prepare(struct compare *c, struct moeflux_err *e)
 {
-    struct generator first;
+    struct first first = {.dir = c->options->model};
     int rc = scoring_read(&c->text, c->options, e);
     if (rc)
         return rc;
-    rc = open_tokenizer(c, c->options->model, &first, e);
+    rc = open_tokenizer(c, first.dir, &first.tokenizer, e);
     if (!rc)
-        rc = scoring_encode(&c->text, &first, c->options, &c->tokens, e);
+        rc = scoring_encode(&c->text, first.tokenizer, c->options, &c->tokens, e);
     if (!rc)
         rc = check_models(c, &first, e);
-    tokenizer_free(first.tokenizer);
+    moeflux_tokenizer_close(first.tokenizer);
     return rc;
 }
 
 /* Returns the largest window that all models have room for, in tokens. */
 static uint32_t common_context(const struct compare *c)
 {
-    uint32_t context = c->options->ctx_size ? (uint32_t)c->options->ctx_size : GENERATOR_DEFAULT_CONTEXT;
+    uint32_t context = c->options->ctx_size ? (uint32_t)c->options->ctx_size : MOEFLUX_DEFAULT_CONTEXT;
     for (uint32_t i = 0; !c->options->ctx_size && i < c->n; i++)
         if (c->all[i].needs.max_context)
             context = (uint32_t)size_min(context, c->all[i].needs.max_context);
@@ -229,12 +232,12 @@ static int compare(void *ctx, const struct scored_row *r, struct moeflux_err *e)
 }
 
 /* Counts the experts of the setting that was evaluated. */
-static void count_experts(struct compared *at, const struct generator *g)
+static void count_experts(struct compared *at, const struct loaded *l)
 {
     struct moeflux_stats s;
-    moeflux_model_get_stats(g->model, &s);
+    moeflux_model_get_stats(l->models[0], &s);
     uint64_t n_hits = s.n_hits + s.n_host_hits, n_asked = n_hits + s.n_misses;
-    at->n_experts = g->info.expert_share >= 1 ? g->info.top_k
+    at->n_experts = l->info.expert_share >= 1 ? l->info.top_k
                     : s.n_choices             ? (double)s.n_chosen / (double)s.n_choices
                                               : (double)NAN;
     at->hit_rate = n_asked ? (double)n_hits / (double)n_asked : (double)NAN;
@@ -253,32 +256,33 @@ static bool any_prefers_resident(const struct compare *c)
 
 static int evaluate(struct compare *c, struct compared *at, struct moeflux_err *e)
 {
-    struct generator g;
+    struct loaded l = {0};
     const struct options *o = &at->options;
-    struct scoring scoring = {.generator = &g,
+    struct scoring scoring = {.loaded = &l,
+                              .progress = bar_progress(&c->bar),
                               .tokens = &c->tokens,
                               .by_token = any_prefers_resident(c),
                               .row = at == c->all ? keep : compare,
                               .ctx = c};
     c->at = at;
-    int rc = setup_open(&g, o, &c->bar, e);
+    int rc = setup_open(&l, o, &c->bar, e);
     if (!rc)
-        rc = setup_start(&g, o, c->context, e);
+        rc = setup_start(&l, o, c->context, e);
     if (!rc)
         rc = scoring_run(&scoring, e);
     bar_end(&c->bar);
     if (!rc && o->stats) {
         say("%s\n", at->name);
-        stats_print(&(struct stats){0}, NULL, &g);
+        stats_print(&l, NULL);
     }
     at->n_tokens = c->tokens.n;
     if (!rc)
-        count_experts(at, &g);
+        count_experts(at, &l);
     if (!rc)
-        snprintf(at->device, sizeof at->device, "%s", g.info.device);
+        snprintf(at->device, sizeof at->device, "%s", l.info.device);
     at->nll = scoring.nll;
     at->ns = scoring.ns;
-    generator_close(&g);
+    setup_close(&l);
     return rc;
 }
 

@@ -5,9 +5,10 @@
 
 #include <stdint.h>
 
-#include "generate/generator.h"
+#include "base/token_list.h"
+#include "moeflux.h"
 
-struct moeflux_err;
+struct loaded;
 struct options;
 struct prompt;
 
@@ -23,9 +24,12 @@ double average_error(const struct average *a);
 /* Reads the text of --perplexity. ERR_IO, ERR_USAGE: it is empty. */
 int scoring_read(struct prompt *p, const struct options *o, struct moeflux_err *e);
 
-/* Encodes the text. Only the generator's tokenizer and directory are used. ERR_USAGE: no tokenizer, fewer
- * than two tokens. */
-int scoring_encode(const struct prompt *p, const struct generator *g, const struct options *o,
+/* Opens the tokenizer of a model. progress: of encoding. ERR_USAGE: there is none; else as
+ * moeflux_tokenizer_open. */
+int scoring_open_tokenizer(struct moeflux_tokenizer **out, const char *path, const char *model,
+                           const struct moeflux_progress *progress, struct moeflux_err *e);
+/* Encodes the text. ERR_USAGE: fewer than two tokens. */
+int scoring_encode(const struct prompt *p, const struct moeflux_tokenizer *t, const struct options *o,
                    struct token_list *ids, struct moeflux_err *e);
 
 /* Returns how many of n tokens are scored in windows of `context` tokens: all except the first of each. */
@@ -38,7 +42,8 @@ struct scored_row {
 };
 
 struct scoring {
-    struct generator *generator; /* started; its max_context is the window */
+    const struct loaded *loaded; /* started; its max_context is the window */
+    struct moeflux_progress progress;
     const struct token_list *tokens;
     /* tokens are evaluated one at a time, as in an answer: with prefer_resident the experts depend on it */
     bool by_token;

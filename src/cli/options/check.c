@@ -7,7 +7,6 @@
 #include "cli/options/options.h"
 #include "cli/options/secret.h"
 #include "moeflux.h"
-#include "sample/sampler.h"
 #include "text/utf8.h"
 
 #define MAX_TOKENS (1 << 30)
@@ -263,10 +262,9 @@ static int check_bench(struct options *o, struct moeflux_err *e)
 /* Checks how tokens are sampled and drafted. */
 static int check_sampling(const struct options *o, struct moeflux_err *e)
 {
-    struct sampler_options sampling = options_sampling(o, 0);
     struct draft_options draft = {0};
     int rc = o->draft ? draft_options_parse(&draft, "--draft", o->draft, e) : 0;
-    return rc ? rc : sampler_check(&sampling, e);
+    return rc ? rc : options_check_sampling(o, e);
 }
 
 static int check_answer(const struct options *o, struct moeflux_err *e)

@@ -646,41 +646,15 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->profile = o->stats;
 }
 
-struct request_options options_request(const struct options *o)
+int options_check_sampling(const struct options *o, struct moeflux_err *e)
 {
-    struct request_options r = {
-        .prompt = o->prompt,
-        .system = o->system,
-        .raw = o->raw,
-        .think = o->think,
-        .no_think = o->no_think,
-        .ignore_eos = o->ignore_eos,
-        .predict = o->predict == OPTIONS_NOT_GIVEN ? OPTIONS_NO_LIMIT : o->predict,
-        .seed = o->seed,
-        .sampling = o->sampling,
-        .n_stops = o->stop.n,
-        .logprobs = o->logprobs,
-        .draft.most = (uint32_t)o->draft_max,
-    };
-    if (o->draft) /* options_check has parsed it */
-        draft_options_parse(&r.draft, "--draft", o->draft, NULL);
-    memcpy(r.stops, o->stop.values, o->stop.n * sizeof *r.stops);
-    r.limit_thinking = o->think_budget != OPTIONS_NOT_GIVEN;
-    r.think_budget = r.limit_thinking ? (uint32_t)o->think_budget : 0;
-    if (o->effort == OPTIONS_NOT_GIVEN)
-        return r;
-    r.effort = (enum chat_effort)(o->effort + 1);
-    if (!r.think && !r.no_think) {
-        r.think = r.effort != CHAT_EFFORT_NONE;
-        r.no_think = !r.think;
-        r.switching = REQUEST_SWITCH_LIMIT;
+    int rc = sampler_check(&o->sampling, e);
+    for (size_t i = 0; !rc && i < SAMPLER_N_FIELDS; i++) {
+        const struct sampler_field *f = &sampler_fields[i];
+        double x = f->kind == SAMPLER_REAL ? (double)*(const float *)((const char *)&o->sampling + f->at) : f->lo;
+        if (!(x >= f->lo && x <= f->hi))
+            rc = err_set(e, ERR_USAGE, "--%.*s: expected a number from %g to %g, found %g",
+                         (int)strcspn(f->flags, ","), f->flags, f->lo, f->hi, x);
     }
-    return r;
-}
-
-struct sampler_options options_sampling(const struct options *o, uint64_t seed)
-{
-    struct sampler_options sampling = o->sampling;
-    sampling.seed = seed;
-    return sampling;
+    return rc;
 }

@@ -170,10 +170,8 @@ const char *options_cpu_isa(const struct options *o);
 /* Fills what the engine is opened with; `progress` stays as it is. */
 void options_engine(const struct options *o, struct moeflux_options *out);
 
-/* Returns how a prompt is answered; requests of --batch and of the server override its fields. */
-struct request_options options_request(const struct options *o);
-/* Returns the sampler's options with this seed. */
-struct sampler_options options_sampling(const struct options *o, uint64_t seed);
+/* Checks the options of the sampler. ERR_USAGE. */
+int options_check_sampling(const struct options *o, struct moeflux_err *e);
 
 /* Whether the run writes logits or hidden states. It then generates nothing unless -n is given. */
 static inline bool options_probes(const struct options *o)

@@ -7,29 +7,22 @@
 #include <string.h>
 
 #include "base/str.h"
-#include "generate/choice.h"
 #include "cli/options/number.h"
 #include "cli/say.h"
 #include "cli/report/facts.h"
 #include "cli/report/use.h"
+#include "cli/setup.h"
 #include "engine/lab/lab.h"
-#include "generate/generator.h"
-
-struct stats stats_of(const struct choice *c)
-{
-    const struct choice_result *r = &c->result;
-    return (struct stats){(uint32_t)c->request.tokens.n - r->n_reused, r->n_reused, r->start_ns,
-                          r->prefill_ns};
-}
+#include "moeflux.h"
 
 double stats_rate(uint64_t n_tokens, uint64_t ns)
 {
     return n_tokens && ns ? (double)n_tokens * 1e9 / (double)ns : NAN;
 }
 
-double stats_first_token_s(uint64_t start_ns, const struct answer *a)
+double stats_first_token_s(const struct moeflux_answer_info *a)
 {
-    return a->first_token_ns ? (double)(a->first_token_ns - start_ns) / 1e9 : NAN;
+    return a->first_ns ? (double)a->first_ns / 1e9 : NAN;
 }
 
 static void print_rate(struct str *to, const char *name, uint64_t n, uint64_t ns)
@@ -40,16 +33,17 @@ static void print_rate(struct str *to, const char *name, uint64_t n, uint64_t ns
     str_add_text(to, "\n");
 }
 
-static void print_answer(const struct stats *st, const struct answer *a, struct str *to)
+static void print_answer(const struct moeflux_answer_info *a, struct str *to)
 {
-    if (!a || a->tokens.n == 0)
+    if (!a || a->n_tokens == 0)
         return;
-    str_addf(to, "%-12s %26.3f s\n", "first token", stats_first_token_s(st->start_ns, a));
+    str_addf(to, "%-12s %26.3f s\n", "first token", stats_first_token_s(a));
     print_rate(to, "decode", a->n_decoded, a->decode_ns);
-    if (a->drafts.n_drafted)
+    if (a->n_drafted)
         str_addf(to, "%-12s %8" PRIu64 " tokens  %" PRIu64 " accepted; %.2f tokens per evaluation\n",
-                 "drafted", a->drafts.n_drafted, a->drafts.n_accepted, draft_rate(&a->drafts));
-    str_addf(to, "%-12s %8zu tokens  stop: %s\n", "answer", a->tokens.n, answer_stop_name(a->stop));
+                 "drafted", a->n_drafted, a->n_accepted,
+                 (double)(a->n_evaluations + a->n_accepted) / (double)a->n_evaluations);
+    str_addf(to, "%-12s %8u tokens  stop: %s\n", "answer", a->n_tokens, moeflux_stop_name(a->stop));
 }
 
 static double part_of(uint64_t part, uint64_t whole)
@@ -58,11 +52,11 @@ static double part_of(uint64_t part, uint64_t whole)
 }
 
 /* Returns the host memory that the checkpoints take, in bytes. */
-static uint64_t checkpoint_bytes_of(const struct generator *s)
+static uint64_t checkpoint_bytes_of(const struct loaded *l)
 {
-    return s->sequence ? moeflux_session_list_checkpoints(s->sequence, NULL, 0) *
-                             moeflux_session_checkpoint_bytes(s->sequence)
-                       : 0;
+    return l->session ? moeflux_session_list_checkpoints(l->session, NULL, 0) *
+                            moeflux_session_checkpoint_bytes(l->session)
+                      : 0;
 }
 
 static void print_experts(const struct moeflux_stats *es, const char *io, struct str *to)
@@ -150,14 +144,14 @@ static void print_waits(const struct moeflux_stats *es, struct str *to)
 }
 
 /* Prints the layers that tokens waited for longest, the longest first. */
-static void print_worst_layers(const struct generator *s, struct str *to)
+static void print_worst_layers(const struct loaded *l, struct str *to)
 {
     enum { MOST = 4 };
     uint32_t worst[MOST], n = 0;
-    for (uint32_t i = 0; i < s->info.n_layers; i++) {
-        uint64_t ns = lab_layer_wait_ns(s->model, i);
+    for (uint32_t i = 0; i < l->info.n_layers; i++) {
+        uint64_t ns = lab_layer_wait_ns(l->models[0], i);
         uint32_t at = n;
-        while (at > 0 && lab_layer_wait_ns(s->model, worst[at - 1]) < ns)
+        while (at > 0 && lab_layer_wait_ns(l->models[0], worst[at - 1]) < ns)
             at--;
         if (ns == 0 || at == MOST)
             continue;
@@ -169,7 +163,7 @@ static void print_worst_layers(const struct generator *s, struct str *to)
         str_addf(to, "%-12s", "worst layers");
     for (uint32_t i = 0; i < n; i++)
         str_addf(to, "%s %u: %.3f s", i ? "," : "", worst[i],
-                 (double)lab_layer_wait_ns(s->model, worst[i]) / 1e9);
+                 (double)lab_layer_wait_ns(l->models[0], worst[i]) / 1e9);
     if (n)
         str_add_text(to, "\n");
 }
@@ -217,23 +211,23 @@ static void print_ops(const struct moeflux_stats *es, struct str *to)
     }
 }
 
-static void print_all(const struct stats *st, const struct answer *a, const struct generator *s,
-                      struct str *to)
+static void print_all(const struct loaded *l, const struct moeflux_answer_info *a, uint64_t n_prompt,
+                      uint64_t prompt_ns, struct str *to)
 {
     struct moeflux_stats es;
     char weights[32], state[32];
-    uint64_t checkpoints = checkpoint_bytes_of(s);
-    generator_get_stats(s, &es);
-    str_addf(to, "%-12s %s on %s\n", "model", s->info.architecture, s->info.device);
-    str_addf(to, "%-12s %" PRIu64 "\n", "seed", s->seed);
-    str_addf(to, "%-12s %26.3f s\n", "load", (double)s->load_ns / 1e9);
-    if (st->n_reused)
-        str_addf(to, "%-12s %8" PRIu32 " tokens\n", "reused", st->n_reused);
-    if (st->n_prompt)
-        print_rate(to, "prompt", st->n_prompt, st->prefill_ns);
+    uint64_t checkpoints = checkpoint_bytes_of(l);
+    setup_get_stats(l, &es);
+    str_addf(to, "%-12s %s on %s\n", "model", l->info.architecture, l->info.device);
+    str_addf(to, "%-12s %" PRIu64 "\n", "seed", a ? a->seed : l->seed);
+    str_addf(to, "%-12s %26.3f s\n", "load", (double)l->load_ns / 1e9);
+    if (a && a->n_reused)
+        str_addf(to, "%-12s %8" PRIu32 " tokens\n", "reused", a->n_reused);
+    if (n_prompt)
+        print_rate(to, "prompt", n_prompt, prompt_ns);
     if (!a && es.n_decode_tokens)
         print_rate(to, "decode", es.n_decode_tokens, es.decode_ns);
-    print_answer(st, a, to);
+    print_answer(a, to);
     number_show_bytes(weights, sizeof weights, (double)es.weights_bytes);
     number_show_bytes(state, sizeof state, (double)es.state_bytes);
     str_addf(to, "%-12s %s weights%s, %s states", "memory", weights,
@@ -249,15 +243,15 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
         str_addf(to, "; %s of device memory in all", state);
     str_addf(to, "\n");
     print_devices(&es, to);
-    print_experts(&es, s->info.expert_io, to);
+    print_experts(&es, l->info.expert_io, to);
     print_bound(&es, to);
     print_hits(&es, to);
     print_cpu(&es, to);
     print_prefetch(&es, to);
     print_rows(&es, to);
     print_waits(&es, to);
-    print_worst_layers(s, to);
-    use_report_add(s->model, to);
+    print_worst_layers(l, to);
+    use_report_add(l->models[0], to);
     if (es.n_compiled)
         str_addf(to, "%-12s %" PRIu64 " compiled in %.3f s after the load, when they were first needed\n",
                  "kernels", es.n_compiled, (double)es.compile_ns / 1e9);
@@ -266,12 +260,23 @@ static void print_all(const struct stats *st, const struct answer *a, const stru
     print_ops(&es, to);
 }
 
-void stats_print(const struct stats *st, const struct answer *a, const struct generator *s)
+static void print(const struct loaded *l, const struct moeflux_answer_info *a, uint64_t n_prompt,
+                  uint64_t prompt_ns)
 {
     struct str text = {0};
-    print_all(st, a, s, &text);
+    print_all(l, a, n_prompt, prompt_ns, &text);
     say_text(&text);
     str_free(&text);
+}
+
+void stats_print(const struct loaded *l, const struct moeflux_answer_info *a)
+{
+    print(l, a, a ? a->n_prompt - a->n_reused : 0, a ? a->prompt_ns : 0);
+}
+
+void stats_print_all(const struct loaded *l, uint64_t n_prompt, uint64_t prompt_ns)
+{
+    print(l, NULL, n_prompt, prompt_ns);
 }
 
 struct json_t *stats_number(double value)
@@ -364,11 +369,11 @@ static void add_rates(const struct facts *f, const struct moeflux_stats *es)
     facts_value(f, "wait_read_s_per_token", stats_number(part_of(es->wait_read_ns, n_tokens) / 1e9));
 }
 
-static json_t *layer_waits_json(const struct generator *s)
+static json_t *layer_waits_json(const struct loaded *l)
 {
     json_t *waits = json_array();
-    for (uint32_t i = 0; i < s->info.n_layers; i++)
-        json_array_append_new(waits, json_real((double)lab_layer_wait_ns(s->model, i) / 1e9));
+    for (uint32_t i = 0; i < l->info.n_layers; i++)
+        json_array_append_new(waits, json_real((double)lab_layer_wait_ns(l->models[0], i) / 1e9));
     return waits;
 }
 
@@ -379,17 +384,17 @@ double stats_share(float share)
     return strtod(text, NULL);
 }
 
-struct json_t *stats_engine_json(const struct generator *s)
+struct json_t *stats_engine_json(const struct loaded *l)
 {
     struct moeflux_stats es;
-    generator_get_stats(s, &es);
+    setup_get_stats(l, &es);
     const struct facts f = {.object = json_object()};
-    add_counts(&f, &es, checkpoint_bytes_of(s));
+    add_counts(&f, &es, checkpoint_bytes_of(l));
     add_rates(&f, &es);
-    facts_count(&f, "active_experts", s->info.top_k);
-    facts_value(&f, "expert_share", json_real(stats_share(s->info.expert_share)));
-    facts_value(&f, "prefer_resident", json_real(stats_share(s->info.prefer_resident)));
-    facts_text(&f, "expert_io", NULL, s->info.expert_io);
+    facts_count(&f, "active_experts", l->info.top_k);
+    facts_value(&f, "expert_share", json_real(stats_share(l->info.expert_share)));
+    facts_value(&f, "prefer_resident", json_real(stats_share(l->info.prefer_resident)));
+    facts_text(&f, "expert_io", NULL, l->info.expert_io);
     facts_seconds(&f, "compile_s", es.compile_ns);
     facts_seconds(&f, "read_s", es.read_ns);
     facts_seconds(&f, "wait_read_s", es.wait_read_ns);
@@ -397,7 +402,7 @@ struct json_t *stats_engine_json(const struct generator *s)
     facts_seconds(&f, "wait_rows_s", es.wait_rows_ns);
     facts_seconds(&f, "wait_device_s", es.wait_gpu_ns);
     facts_seconds(&f, "cpu_experts_s", es.cpu_experts_ns);
-    facts_value(&f, "layer_wait_s", layer_waits_json(s));
+    facts_value(&f, "layer_wait_s", layer_waits_json(l));
     facts_value(&f, "devices", devices_json(&es));
     facts_value(&f, "ops", ops_json(&es));
     return f.object;

@@ -5,33 +5,25 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct answer;
-struct choice;
 struct json_t;
-struct generator;
-
-/* the prompt of one answer */
-struct stats {
-    uint32_t n_prompt; /* tokens that were evaluated */
-    uint32_t n_reused; /* tokens that were not: the sequence had them */
-    uint64_t start_ns; /* clock_ns() when the evaluation began */
-    uint64_t prefill_ns;
-};
-
-struct stats stats_of(const struct choice *c);
+struct loaded;
+struct moeflux_answer_info;
 
 /* Returns tokens per second; NaN: nothing was measured. */
 double stats_rate(uint64_t n_tokens, uint64_t ns);
 
-/* Returns the seconds from start_ns to the first sampled token; NaN: there is none. */
-double stats_first_token_s(uint64_t start_ns, const struct answer *a);
+/* Returns the seconds from the beginning of the prompt's evaluation to the first token; NaN: there is
+ * none. */
+double stats_first_token_s(const struct moeflux_answer_info *a);
 
 /* Prints a table on stderr: of one answer, and of the engine since it was opened. a NULL: nothing was
  * generated. */
-void stats_print(const struct stats *st, const struct answer *a, const struct generator *s);
+void stats_print(const struct loaded *l, const struct moeflux_answer_info *a);
+/* Does the same for many answers, whose prompts had n_prompt tokens that were computed in prompt_ns. */
+void stats_print_all(const struct loaded *l, uint64_t n_prompt, uint64_t prompt_ns);
 
 /* Returns the engine's counters as an object, owned by the caller; NULL: no memory. */
-struct json_t *stats_engine_json(const struct generator *s);
+struct json_t *stats_engine_json(const struct loaded *l);
 
 /* Returns the double that prints like the float: 0.9 instead of 0.89999998. */
 double stats_share(float share);

@@ -95,7 +95,7 @@ static int set_one(struct options *next, const struct flag *f, const char *value
     int rc = flags_set(f, *text ? *text : value, next, e);
     if (!rc && *text && strcmp(value, "none") == 0)
         next->sampling.dry_breakers.n = 0;
-    return rc ? rc : sampler_check(&next->sampling, e);
+    return rc ? rc : options_check_sampling(next, e);
 }
 
 /* Says what to do for Ollama's words after /set. Returns whether it was one of them. */
@@ -146,14 +146,18 @@ int adjust_set(struct talk *t, const char *argument, struct moeflux_err *e)
         exit_report(rc, e);
         return 0;
     }
+    const struct options before = *t->own;
     *t->own = next;
+    if ((rc = talk_use_options(t, e))) {
+        *t->own = before;
+        free(text);
+        exit_report(rc, e);
+        return 0;
+    }
     if (text) {
         free(t->set_text);
         t->set_text = text;
     }
-    if (f->at == offsetof(struct options, seed) && next.seed >= 0)
-        t->generator.seed = (uint64_t)next.seed;
-    t->is_reseeded = true;
     snprintf(text_of, sizeof text_of, "[%.40s is %.40s from now on]", word, value);
     talk_note(t, text_of);
     return 0;
@@ -193,14 +197,12 @@ int adjust_think(struct talk *t, const char *argument, struct moeflux_err *e)
     struct options before = *t->own;
     if (*argument) {
         int rc = take(t->own, argument, e);
-        struct request_options request = options_request(t->own);
         if (!rc)
-            rc = request_use_chat(&request, &t->generator, "a conversation", e);
+            rc = talk_use_options(t, e);
         if (rc) {
             exit_report(rc, e);
             *t->own = before;
-            request = options_request(t->own);
-            return request_use_chat(&request, &t->generator, "a conversation", e);
+            return 0;
         }
     }
     snprintf(text, sizeof text, "[thinking: %s]", name_of(t->options, name, sizeof name));

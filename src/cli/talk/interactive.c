@@ -16,6 +16,7 @@
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/prompt.h"
+#include "cli/run.h"
 #include "cli/talk/adjust.h"
 #include "cli/talk/saved.h"
 #include "cli/say.h"
@@ -26,7 +27,6 @@
 #include "cli/terminal/editor.h"
 #include "cli/terminal/line.h"
 #include "cli/terminal/term.h"
-#include "generate/generator.h"
 #include "moeflux.h"
 
 /* SHOWN_TURNS: last turns that are printed when a saved conversation is resumed */
@@ -45,11 +45,19 @@ static int report_failure(int rc, const struct moeflux_err *e)
     return 0;
 }
 
+static size_t n_turns(const struct talk *t)
+{
+    return moeflux_conversation_list(t->conversation, NULL, 0);
+}
+
 static int command_clear(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
     talk_note(t, "[a new conversation]");
-    return talk_clear(t, e);
+    char *system = talk_system(t) ? mem_text(talk_system(t), e) : NULL;
+    int rc = talk_system(t) && !system ? ERR_MEMORY : talk_clear(t, system, e);
+    free(system);
+    return rc;
 }
 
 /* Whether the user says yes to `question`, which says what is lost. */
@@ -67,9 +75,8 @@ static bool agrees(struct talk *t, const char *question)
 
 static int show_system(const struct talk *t)
 {
-    const struct str *text = &t->conversation.system;
-    if (text->len)
-        say("%s\n", str_text(text));
+    if (talk_system(t))
+        say("%s\n", talk_system(t));
     else
         talk_note(t, "[no system text]");
     return 0;
@@ -79,21 +86,18 @@ static int show_system(const struct talk *t)
  * its file. */
 static int command_system(struct talk *t, const char *argument, struct moeflux_err *e)
 {
-    const struct conversation *c = &t->conversation;
+    size_t n = n_turns(t);
     char question[160];
     if (!*argument)
         return show_system(t);
     snprintf(
         question, sizeof question,
         "A new system text begins a new conversation; %zu question%s and answer%s are lost. Go on? [y/N] ",
-        c->n_turns, c->n_turns == 1 ? "" : "s", c->n_turns == 1 ? "" : "s");
-    if (c->n_turns && !t->name && !agrees(t, question))
+        n, n == 1 ? "" : "s", n == 1 ? "" : "s");
+    if (n && !t->name && !agrees(t, question))
         return 0;
     bool none = strcmp(argument, "-") == 0;
-    int rc = talk_clear(t, e);
-    str_clear(&t->conversation.system);
-    if (!none)
-        str_add_text(&t->conversation.system, argument);
+    int rc = talk_clear(t, none ? NULL : argument, e);
     talk_note(t, none ? "[a new conversation without system text]"
                       : "[a new conversation with this system text]");
     return rc;
@@ -131,17 +135,16 @@ static int edit_text(struct talk *t, struct str *text, const char **start, struc
 static int command_edit(struct talk *t, const char *argument, struct moeflux_err *e)
 {
     (void)argument;
-    const struct turn *last = conversation_last(&t->conversation);
+    const char *last = talk_last(t).question;
     struct str text = {0};
     const char *start;
     int rc = 0;
-    if (last)
-        str_add(&text, str_text(&last->question), last->question.len);
+    str_add_text(&text, last ? last : "");
     if (edit_text(t, &text, &start, e) == 0) {
-        if (last && strcmp(start, str_text(&last->question)) == 0) {
+        if (last && strcmp(start, last) == 0) {
             talk_note(t, "[the question is the same: /retry asks it again]");
         } else {
-            say("[%zu] %s\n", last ? t->conversation.n_turns : 1, start);
+            say("[%zu] %s\n", last ? n_turns(t) : 1, start);
             rc = talk_ask_instead(t, start, e);
         }
     }
@@ -156,7 +159,7 @@ static int command_write(struct talk *t, const char *argument, struct moeflux_er
     str_add_text(&text, argument);
     int rc = 0;
     if (edit_text(t, &text, &start, e) == 0) {
-        say("[%zu] %s\n", t->conversation.n_turns + 1, start);
+        say("[%zu] %s\n", n_turns(t) + 1, start);
         rc = talk_ask(t, start, e);
     }
     str_free(&text);
@@ -167,7 +170,7 @@ static int command_show(struct talk *t, const char *argument, struct moeflux_err
 {
     (void)argument;
     (void)e;
-    if (t->conversation.n_turns == 0)
+    if (n_turns(t) == 0)
         talk_note(t, "[nothing was asked yet]");
     talk_show(t, SIZE_MAX);
     return 0;
@@ -245,8 +248,9 @@ static int command_stats(struct talk *t, const char *argument, struct moeflux_er
 {
     (void)argument;
     (void)e;
-    stats_print(&t->stats, &t->answer, &t->generator);
-    say("%-12s %8zu tokens of %u\n", "context", t->conversation.tokens.n, t->generator.max_context);
+    stats_print(&t->loaded, &t->info);
+    say("%-12s %8zu tokens of %u\n", "context", moeflux_conversation_get_info(t->conversation).n_tokens,
+        t->loaded.max_context);
     return 0;
 }
 
@@ -467,7 +471,7 @@ static void greet(const struct talk *t)
 {
     if (t->options->log_level < EXIT_INFO)
         return;
-    const struct moeflux_model_info *info = &t->generator.info;
+    const struct moeflux_model_info *info = &t->loaded.info;
     say("moeflux " MOEFLUX_VERSION ", %s, %u layers, %u experts, on %s\n", info->architecture, info->n_layers,
         info->n_experts, info->device);
     talk_note(t, "/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends the program");
@@ -478,26 +482,39 @@ static int check_resume(const struct options *o, struct moeflux_err *e)
 {
     struct saved s = {0};
     int rc = o->resume ? saved_read(o->resume, &s, e) : 0;
-    saved_free(&s);
+    moeflux_conversation_free(s.conversation);
     if (!rc && (o->prompt_cache || o->prompt_cache_ro))
         rc = err_set(e, ERR_USAGE, "--prompt-cache goes with a prompt only; /save NAME keeps a conversation");
+    return rc;
+}
+
+static int begin(struct talk *t, struct moeflux_err *e)
+{
+    const char *system = t->options->system ? t->options->system : "";
+    struct str clean = {0};
+    run_tell_replaced(t->options, prompt_clean(&clean, system, strlen(system)));
+    int rc = str_ok(&clean) ? talk_begin(t, str_text(&clean), e)
+                            : err_set(e, ERR_MEMORY, "out of memory for the system text");
+    str_free(&clean);
     return rc;
 }
 
 static int start(struct talk *t, struct moeflux_err *e)
 {
     const struct options *o = t->options;
-    if (o->system)
-        str_add_text(&t->conversation.system, o->system);
     int rc = check_resume(o, e);
     if (!rc)
         rc = answer_grammar_read(o, &t->grammar, e);
     if (!rc)
-        rc = setup_open(&t->generator, o, &t->bar, e);
+        rc = setup_open(&t->loaded, o, &t->bar, e);
     if (!rc)
-        rc = setup_chat(&t->generator, o, "a conversation", e);
+        rc = setup_need_tokenizer(&t->loaded, o, "a conversation needs (use --tokens-in)", e);
     if (!rc)
-        rc = setup_start(&t->generator, o, (uint32_t)o->ctx_size, e);
+        rc = setup_chat(&t->loaded, o, e);
+    if (!rc)
+        rc = setup_start(&t->loaded, o, (uint32_t)o->ctx_size, e);
+    if (!rc)
+        rc = begin(t, e);
     if (!rc && o->resume)
         rc = talk_load(t, o->resume, e);
     if (!rc && !t->is_script && !(t->line = line_open(t->term->pastes, e)))
@@ -521,7 +538,7 @@ int interactive_run(const struct options *o, const struct term *term, struct out
         rc = loop(&t, e);
         rc = end(&t, rc, e);
     }
-    rc = setup_save_usage(&t.generator, o, rc, e);
+    rc = setup_save_usage(&t.loaded, o, rc, e);
     line_close(t.line);
     talk_free(&t);
     return rc;
@@ -536,7 +553,7 @@ static int ask_once(struct talk *t, const struct prompt *p, struct moeflux_err *
     if (strlen(text) != p->text.len)
         return err_set(e, ERR_FORMAT, "the prompt has a NUL byte, which a conversation cannot keep");
     int rc = talk_ask(t, text, e);
-    if (!rc && t->answer.stop == ANSWER_INTERRUPTED)
+    if (!rc && t->info.stop == MOEFLUX_STOP_INTERRUPTED)
         rc = err_set(e, ERR_INTERRUPTED, "interrupted");
     int kept = talk_keep(t, true, &unkept);
     return rc || !kept ? rc : err_set(e, kept, "%s", unkept.text);
@@ -556,7 +573,7 @@ int interactive_continue(const struct options *o, const struct term *term, struc
         rc = start(&t, e);
     if (!rc)
         rc = ask_once(&t, &p, e);
-    rc = setup_save_usage(&t.generator, o, rc, e);
+    rc = setup_save_usage(&t.loaded, o, rc, e);
     talk_free(&t);
     prompt_free(&p);
     return rc;

@@ -7,15 +7,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "generate/conversation.h"
-
 struct moeflux_err;
 
-struct saved { /* zeroed at first; freed with saved_free */
-    struct conversation conversation;
-    struct str model;     /* the model's directory */
-    uint64_t fingerprint; /* the model's, moeflux_model_fingerprint */
-    uint64_t seen;        /* hash of NAME.json */
+struct moeflux_conversation;
+struct str;
+
+struct saved {
+    struct moeflux_conversation *conversation; /* moeflux_conversation_free; NULL after a failure */
+    uint64_t seen;                             /* hash of NAME.json */
 };
 
 /* Checks a name: 1 to 64 letters, digits, ".", "_" and "-", the first a letter or a digit. ERR_USAGE. */
@@ -31,15 +30,13 @@ bool saved_exists(const char *name);
  * gets the new one's. Returns SAVED_CHANGED, with nothing written, if the file has another hash: a second
  * program's work is not lost silently. Waits while other programs write to the directory. */
 enum { SAVED_CHANGED = 1 };
-int saved_write(const char *name, const struct conversation *c, const char *model, uint64_t fingerprint,
-                uint64_t *seen, struct moeflux_err *e);
+int saved_write(const char *name, const struct moeflux_conversation *c, uint64_t *seen, struct moeflux_err *e);
 
 /* Returns another name, NAME-n, cut to the allowed length; the caller frees it. NULL with `e` filled. */
 char *saved_other_name(const char *name, unsigned n, struct moeflux_err *e);
 
 /* Reads a conversation. ERR_USAGE: there is none of that name; ERR_IO, ERR_FORMAT, ERR_MEMORY. */
 int saved_read(const char *name, struct saved *out, struct moeflux_err *e);
-void saved_free(struct saved *s);
 
 /* Removes both files. ERR_USAGE: there is none of that name. */
 int saved_delete(const char *name, struct moeflux_err *e);

@@ -5,14 +5,16 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "base/clock.h"
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
 #include "cli/exit.h"
 #include "cli/report/logprob_lines.h"
+#include "cli/options/ask.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
+#include "cli/prompt.h"
+#include "cli/report/stats.h"
 #include "cli/run.h"
 #include "cli/talk/saved.h"
 #include "cli/say.h"
@@ -20,8 +22,6 @@
 #include "cli/terminal/line.h"
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
-#include "generate/choice.h"
-#include "generate/prefill.h"
 #include "moeflux.h"
 
 static void say_dressed(const struct talk *t, const char *text)
@@ -40,112 +40,87 @@ void talk_note(const struct talk *t, const char *text)
     say("\n");
 }
 
-/* ---- evaluation ---- */
+/* ---- the conversation ---- */
 
-static int new_sampler(struct talk *t, uint64_t seed, uint32_t n, struct moeflux_err *e)
+const char *talk_system(const struct talk *t)
 {
-    struct sampler_options sampling = options_sampling(t->options, seed);
-    return generator_new_sampler(&t->generator, &sampling, t->conversation.tokens.ids, n, e);
+    return moeflux_conversation_get_info(t->conversation).system;
 }
 
-/* Keeps the logits after the question and a checkpoint, so that /retry need not evaluate it again. */
-static int keep_first(struct talk *t, struct moeflux_err *e)
+static size_t n_tokens(const struct talk *t)
 {
-    struct generator *s = &t->generator;
-    if (!t->first_logits && !(t->first_logits = mem_new(s->info.vocab_size, sizeof(float), e)))
-        return ERR_MEMORY;
-    int rc = moeflux_session_checkpoint(s->sequence, e);
-    if (rc)
-        return rc == ERR_MEMORY ? 0 : rc;
-    memcpy(t->first_logits, s->logits, s->info.vocab_size * sizeof(float));
-    t->first_at = moeflux_session_position(s->sequence);
-    return 0;
+    return moeflux_conversation_get_info(t->conversation).n_tokens;
 }
 
-/* Evaluates the part of the conversation, up to the last question's end, that the sequence lacks; a function
- * for choice_answer. The sampler stays, unless the text was another one. */
-static int evaluate(void *ctx, const struct choice *c, const struct sampler_options *sampling, uint32_t *n,
-                    struct moeflux_err *e)
+/* Returns the turns, from malloc; NULL: there are none. */
+static struct moeflux_turn *list_turns(const struct moeflux_conversation *c, size_t *n)
 {
-    struct talk *t = ctx;
-    (void)c, (void)sampling;
-    struct generator *s = &t->generator;
-    struct prefill p = {.ids = t->conversation.tokens.ids, .n = conversation_last(&t->conversation)->asked};
-    uint32_t before = moeflux_session_position(s->sequence), old_first = t->first_at, n_reused = 0;
-    /* The next question's prompt will differ from this one there. */
-    if (s->chat.n_opening > 0 && s->chat.n_opening < p.n)
-        prefix_stop_at(&p.stops, p.n - s->chat.n_opening, 1);
-    t->is_kept = false;
-    t->first_at = 0;
-    int rc = prefill_begin(s, &p, &n_reused, e);
-    if (!rc && (n_reused != before || t->is_reseeded))
-        rc = new_sampler(t, s->seed, n_reused, e);
-    t->is_reseeded = false;
-    /* Only the last question can be asked again; /undo goes to the checkpoint before the question. */
-    if (!rc && old_first && old_first != n_reused)
-        moeflux_session_drop_checkpoint(s->sequence, old_first, NULL);
-    prefix_stop_at(&p.stops, n_reused, 1);
-    t->stats = (struct stats){.n_prompt = p.n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
+    *n = moeflux_conversation_list(c, NULL, 0);
+    struct moeflux_turn *all = *n ? mem_new(*n, sizeof *all, NULL) : NULL;
+    *n = all ? moeflux_conversation_list(c, all, *n) : 0;
+    return all;
+}
+
+static struct moeflux_turn last_of(const struct moeflux_conversation *c)
+{
+    size_t n;
+    struct moeflux_turn *all = list_turns(c, &n);
+    struct moeflux_turn last = n ? all[n - 1] : (struct moeflux_turn){0};
+    free(all);
+    return last;
+}
+
+struct moeflux_turn talk_last(const struct talk *t)
+{
+    return last_of(t->conversation);
+}
+
+int talk_how(const struct talk *t, struct moeflux_request **out, struct moeflux_err *e)
+{
+    int rc = ask_new(out, t->options, e);
+    if (!rc && t->grammar)
+        rc = moeflux_request_set_text(*out, "grammar", t->grammar, e);
+    return rc;
+}
+
+int talk_use_options(struct talk *t, struct moeflux_err *e)
+{
+    struct moeflux_request *how;
+    int rc = talk_how(t, &how, e);
     if (!rc)
-        rc = prefill_run(s, &p, NULL, e);
-    t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
-    *n = n_reused;
-    bar_hold(&t->bar);
-    return rc ? rc : keep_first(t, e);
-}
-
-/* Does nothing: the sequence is at the last question's end. */
-static int stay(void *ctx, const struct choice *c, const struct sampler_options *sampling, uint32_t *n,
-                struct moeflux_err *e)
-{
-    const struct talk *t = ctx;
-    (void)c, (void)sampling, (void)e;
-    *n = t->first_at;
-    return 0;
-}
-
-/* Restores the checkpoint at the last question's end. False: there is none. */
-static bool restore_question(struct talk *t)
-{
-    struct generator *s = &t->generator;
-    uint32_t at = t->first_at;
-    if (!at || at != conversation_last(&t->conversation)->asked ||
-        moeflux_session_restore(s->sequence, at, NULL))
-        return false;
-    memcpy(s->logits, t->first_logits, s->info.vocab_size * sizeof(float));
-    t->stats = (struct stats){.n_reused = at, .start_ns = clock_ns()};
-    t->is_kept = false;
-    return true;
+        rc = moeflux_conversation_use(t->conversation, how, e);
+    moeflux_request_free(how);
+    return rc;
 }
 
 /* ---- answers ---- */
 
-/* evaluated: the sequence is at the answer's beginning, or at `continues`, the text that it goes on from;
- * NULL: it begins. */
-static int generate(struct talk *t, bool evaluated, const char *continues, bool in_thinking,
-                    struct moeflux_err *e)
+static bool print_piece(void *ctx, const struct moeflux_piece *p)
 {
-    const struct options *o = t->options;
-    struct printer printer;
-    struct choice choice = {.request.options = options_request(o)};
-    struct request_options *request = &choice.request.options;
-    request->raw = false;
-    request->continues = continues;
-    request->continues_thinking = in_thinking;
-    request->grammar = t->grammar;
-    int rc = request_use_chat(request, &t->generator, "the answer", e);
-    if (rc)
-        return rc;
-    printer_init(&printer, t->out, o, t->term);
-    const struct choice_call call = {.generator = &t->generator,
-                                     .grammars = &t->generator,
-                                     .sink = printer_sink(&printer),
-                                     .prefill = evaluated ? stay : evaluate,
-                                     .ctx = t};
-    rc = choice_answer(&choice, &call, &t->answer, e);
+    struct talk *t = ctx;
+    bar_hold(&t->bar);
+    return printer_piece(&t->printer, p);
+}
+
+typedef int answering(struct moeflux_conversation *v, bool (*piece)(void *, const struct moeflux_piece *),
+                      void *ctx, struct moeflux_answer **out, struct moeflux_err *e);
+
+/* Computes an answer and prints it. */
+static int generate(struct talk *t, answering *compute, struct moeflux_err *e)
+{
+    moeflux_answer_free(t->answer);
+    t->answer = NULL;
+    t->info = (struct moeflux_answer_info){.stop = MOEFLUX_STOP_INTERRUPTED, .seed = t->loaded.seed};
+    t->is_kept = false;
+    if (t->line)
+        line_hold(t->line);
+    printer_init(&t->printer, t->out, t->options, t->term);
+    int rc = compute(t->conversation, print_piece, t, &t->answer, e);
     struct moeflux_err closing;
-    int ended = printer_end(&printer, &closing);
+    int ended = printer_end(&t->printer, &closing);
     bar_end(&t->bar);
+    if (t->answer)
+        t->info = moeflux_answer_get_info(t->answer);
     return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
 }
 
@@ -153,16 +128,17 @@ static int generate(struct talk *t, bool evaluated, const char *continues, bool 
 static void tell_speed(const struct talk *t)
 {
     const struct options *o = t->options;
-    const struct answer *a = &t->answer;
+    const struct moeflux_answer_info *a = &t->info;
     char text[128], prompt[48] = "", speed[32] = "";
-    if (o->no_speed || o->stats || o->log_level < EXIT_INFO || !a->tokens.n)
+    uint32_t n_prompt = a->n_prompt - a->n_reused;
+    if (o->no_speed || o->stats || o->log_level < EXIT_INFO || !a->n_tokens)
         return;
-    if (t->stats.n_prompt && t->stats.prefill_ns)
-        snprintf(prompt, sizeof prompt, "prompt %u tokens, %.4g tok/s; ", t->stats.n_prompt,
-                 stats_rate(t->stats.n_prompt, t->stats.prefill_ns));
+    if (n_prompt && a->prompt_ns)
+        snprintf(prompt, sizeof prompt, "prompt %u tokens, %.4g tok/s; ", n_prompt,
+                 stats_rate(n_prompt, a->prompt_ns));
     if (a->n_decoded && a->decode_ns)
         snprintf(speed, sizeof speed, ", %.4g tok/s", stats_rate(a->n_decoded, a->decode_ns));
-    snprintf(text, sizeof text, "[%sanswer %zu tokens%s]", prompt, a->tokens.n, speed);
+    snprintf(text, sizeof text, "[%sanswer %u tokens%s]", prompt, a->n_tokens, speed);
     talk_note(t, text);
 }
 
@@ -170,46 +146,43 @@ static void tell_stop(const struct talk *t)
 {
     char text[96];
     snprintf(text, sizeof text, "[stopped at -n %lld: /continue goes on]", (long long)t->options->predict);
-    if (t->answer.stop == ANSWER_INTERRUPTED)
-        talk_note(t, t->answer.tokens.n ? "[stopped: /continue goes on]" : "[stopped: /retry asks again]");
-    else if (t->answer.stop == ANSWER_LENGTH)
+    if (t->info.stop == MOEFLUX_STOP_INTERRUPTED)
+        talk_note(t, t->info.n_tokens ? "[stopped: /continue goes on]" : "[stopped: /retry asks again]");
+    else if (t->info.stop == MOEFLUX_STOP_LENGTH)
         talk_note(t, text);
-    else if (t->answer.stop == ANSWER_CONTEXT)
+    else if (t->info.stop == MOEFLUX_STOP_CONTEXT)
         talk_note(t, "[the context is full: /undo goes back, /clear starts anew, -c makes it larger]");
 }
 
-/* Answers the last question. A failure leaves it without an answer. */
 static void report_answer(const struct talk *t)
 {
     signals_clear();
     if (!t->is_script)
         tell_stop(t);
-    run_tell_thinking(&t->answer);
-    logprob_lines_say(t->generator.tokenizer, &t->answer);
+    run_tell_thinking(&t->info);
+    logprob_lines_say(moeflux_chat_tokenizer(t->loaded.chat), &t->info);
     if (t->options->stats)
-        stats_print(&t->stats, &t->answer, &t->generator);
+        stats_print(&t->loaded, &t->info);
     if (!t->is_script)
         tell_speed(t);
 }
 
-static int answer_last(struct talk *t, bool evaluated, struct moeflux_err *e)
+/* Answers the last question. A failure leaves it without an answer. */
+static int answer_last(struct talk *t, struct moeflux_err *e)
 {
     /* The question is saved before its answer, which may take long. */
     talk_keep_quietly(t, false);
-    answer_free(&t->answer);
-    t->answer.stop = ANSWER_INTERRUPTED;
-    if (t->line)
-        line_hold(t->line);
-    int rc = generate(t, evaluated, NULL, false, e);
-    if (rc && rc != ERR_INTERRUPTED)
-        return rc;
-    report_answer(t);
-    return t->answer.tokens.n ? conversation_answer(&t->conversation, &t->generator, &t->answer, e) : 0;
+    int rc = generate(t, moeflux_conversation_answer, e);
+    if (!rc)
+        report_answer(t);
+    else if (t->out->fault.code)
+        moeflux_conversation_unanswer(t->conversation);
+    return rc;
 }
 
-static int answer_or_report(struct talk *t, bool evaluated, struct moeflux_err *e)
+static int answer_or_report(struct talk *t, struct moeflux_err *e)
 {
-    int rc = answer_last(t, evaluated, e);
+    int rc = answer_last(t, e);
     if (rc && (t->out->fault.code || t->is_script)) {
         /* The question is saved for another try, with what was answered. */
         talk_keep_quietly(t, false);
@@ -223,61 +196,38 @@ static int answer_or_report(struct talk *t, bool evaluated, struct moeflux_err *
     return 0;
 }
 
-/* Appends the question, or replaces the last one (`instead`). Works on a copy: a question that does not fit
- * changes nothing. */
+/* Appends the question, or replaces the last one (`instead`). */
 static int put_question(struct talk *t, const char *question, bool instead, struct moeflux_err *e)
 {
-    struct conversation next;
-    size_t n_replaced = 0;
     /* An attached file stays attached until a question takes it. */
-    struct str whole = {0};
+    struct str whole = {0}, clean = {0};
     str_addf(&whole, "%s%s", str_text(&t->attached), question);
-    int rc = str_ok(&whole) ? conversation_copy(&next, &t->conversation, e)
-                            : err_set(e, ERR_MEMORY, "out of memory for the question");
-    if (rc) {
-        str_free(&whole);
-        return rc;
-    }
-    if (instead)
-        conversation_undo(&next);
-    rc = conversation_ask(&next, &t->generator.chat, str_text(&whole), &n_replaced, e);
-    run_tell_replaced(t->options, n_replaced);
+    size_t n_replaced = prompt_clean(&clean, str_text(&whole), whole.len);
+    int rc = str_ok(&whole) && str_ok(&clean) ? 0 : err_set(e, ERR_MEMORY, "out of memory for the question");
+    struct moeflux_err why;
     if (!rc)
-        rc = generator_check_ids(&t->generator, &next.tokens, e);
-    if (!rc && next.tokens.n > t->generator.max_context)
-        rc = err_set(e, ERR_USAGE,
-                     "with this question the conversation has %zu tokens, the context holds %u "
-                     "(/undo goes back, /clear starts a new one, -c makes it larger)",
-                     next.tokens.n, t->generator.max_context);
-    struct conversation old = rc ? next : t->conversation;
-    if (!rc) {
-        t->conversation = next;
+        rc = moeflux_conversation_ask(t->conversation, str_text(&clean), instead, &why);
+    run_tell_replaced(t->options, n_replaced);
+    if (rc == ERR_NO_FIT)
+        rc = err_set(e, ERR_USAGE, "%s (/undo goes back, /clear starts a new one, -c makes it larger)",
+                     why.text);
+    else if (rc && rc != ERR_MEMORY)
+        err_set(e, rc, "%s", why.text);
+    if (!rc)
         str_clear(&t->attached);
-    }
-    conversation_free(&old);
     str_free(&whole);
+    str_free(&clean);
     return rc;
-}
-
-/* Draws a seed for the next answer if --seed or /set seed is -1. */
-static int draw_seed(struct talk *t, struct moeflux_err *e)
-{
-    if (t->options->seed >= 0)
-        return 0;
-    t->is_reseeded = true;
-    return generator_draw_seed(&t->generator.seed, e);
 }
 
 static int ask(struct talk *t, const char *text, bool instead, struct moeflux_err *e)
 {
     int rc = put_question(t, text, instead, e);
-    if (!rc)
-        rc = draw_seed(t, e);
     if (rc && !t->is_script)
         exit_report(rc, e);
     if (rc)
         return t->is_script ? rc : 0;
-    return answer_or_report(t, false, e);
+    return answer_or_report(t, e);
 }
 
 int talk_ask(struct talk *t, const char *text, struct moeflux_err *e)
@@ -292,79 +242,30 @@ int talk_ask_instead(struct talk *t, const char *text, struct moeflux_err *e)
 
 int talk_retry(struct talk *t, struct moeflux_err *e)
 {
-    struct turn *last = conversation_last(&t->conversation);
-    if (!last) {
+    const struct moeflux_turn last = talk_last(t);
+    if (!last.question) {
         talk_note(t, "[nothing was asked yet]");
         return 0;
     }
-    if (last->answered && last->stop != ANSWER_INTERRUPTED && t->options->sampling.temperature == 0)
+    if (last.answer && last.stop != MOEFLUX_STOP_INTERRUPTED && t->options->sampling.temperature == 0)
         talk_note(t, "[--temp 0 gives the same answer each time]");
-    int rc = conversation_ask_again(&t->conversation, &t->generator.chat, e);
-    bool evaluated = !rc && restore_question(t);
-    t->generator.seed++;
-    t->is_reseeded = true;
-    if (!rc)
-        rc = draw_seed(t, e);
-    if (!rc)
-        rc = evaluated ? new_sampler(t, t->generator.seed, last->asked, e) : 0;
-    if (!rc)
-        return answer_or_report(t, evaluated, e);
-    exit_report(rc, e);
-    return 0;
-}
-
-/* Evaluates the answer so far, of which the sequence mostly has all but the last token. */
-static int evaluate_rest(struct talk *t, struct moeflux_err *e)
-{
-    struct generator *s = &t->generator;
-    struct prefill p = {.ids = t->conversation.tokens.ids, .n = (uint32_t)t->conversation.tokens.n};
-    uint32_t before = moeflux_session_position(s->sequence), n_reused;
-    t->is_kept = false;
-    int rc = prefill_begin(s, &p, &n_reused, e);
-    if (!rc && (n_reused != before || t->is_reseeded))
-        rc = new_sampler(t, s->seed, n_reused, e);
-    t->is_reseeded = false;
-    t->first_at = n_reused < t->first_at ? 0 : t->first_at;
-    t->stats = (struct stats){.n_prompt = p.n - n_reused, .n_reused = n_reused, .start_ns = clock_ns()};
-    if (!rc)
-        rc = prefill_run(s, &p, NULL, e);
-    t->stats.prefill_ns = clock_ns() - t->stats.start_ns;
-    bar_hold(&t->bar);
-    return rc;
-}
-
-static int continue_last(struct talk *t, bool in_thinking, struct moeflux_err *e)
-{
-    const struct turn *last = conversation_last(&t->conversation);
-    char *text = mem_text(str_text(&last->answer), e);
-    answer_free(&t->answer);
-    t->answer.stop = ANSWER_INTERRUPTED;
-    if (t->line)
-        line_hold(t->line);
-    int rc = text ? evaluate_rest(t, e) : ERR_MEMORY;
-    if (!rc)
-        rc = generate(t, true, text, in_thinking, e);
-    free(text);
-    /* Without more tokens it is closed as it was. */
-    struct moeflux_err closing;
-    int closed = conversation_continue(&t->conversation, &t->generator, &t->answer, rc ? &closing : e);
-    if (!rc || rc == ERR_INTERRUPTED)
-        report_answer(t);
-    return rc == ERR_INTERRUPTED || !rc ? closed : rc;
+    moeflux_conversation_unanswer(t->conversation);
+    return answer_or_report(t, e);
 }
 
 int talk_continue(struct talk *t, struct moeflux_err *e)
 {
-    bool in_thinking;
-    if (t->conversation.tokens.n >= t->generator.max_context) {
+    if (n_tokens(t) >= t->loaded.max_context) {
         talk_note(t, "[the context is full: /undo goes back, /clear starts anew, -c makes it larger]");
         return 0;
     }
-    if (!conversation_reopen(&t->conversation, &t->generator.chat, &in_thinking)) {
+    int rc = generate(t, moeflux_conversation_continue, e);
+    if (rc == 1) {
         talk_note(t, "[no answer was stopped before its end]");
         return 0;
     }
-    int rc = continue_last(t, in_thinking, e);
+    if (!rc)
+        report_answer(t);
     if (rc && t->out->fault.code)
         return rc;
     if (rc)
@@ -376,28 +277,25 @@ int talk_continue(struct talk *t, struct moeflux_err *e)
 int talk_undo(struct talk *t, struct moeflux_err *e)
 {
     (void)e;
-    struct conversation *c = &t->conversation;
-    if (!conversation_last(c)) {
+    if (!talk_last(t).question) {
         talk_note(t, "[nothing was asked yet]");
         return 0;
     }
-    conversation_undo(c);
+    moeflux_conversation_undo(t->conversation);
     char text[96];
-    snprintf(text, sizeof text, "[back before the last question: %zu tokens are left]", c->tokens.n);
+    snprintf(text, sizeof text, "[back before the last question: %zu tokens are left]", n_tokens(t));
     talk_note(t, text);
     talk_keep_quietly(t, false);
     return 0;
 }
 
-int talk_clear(struct talk *t, struct moeflux_err *e)
+int talk_clear(struct talk *t, const char *system, struct moeflux_err *e)
 {
     talk_keep_quietly(t, true);
     free(t->name);
     t->name = NULL;
-    t->n_kept = t->first_at = 0;
-    conversation_clear(&t->conversation);
-    sampler_reset(t->generator.sampler);
-    return moeflux_session_clear(t->generator.sequence, e);
+    t->n_kept = 0;
+    return moeflux_conversation_clear(t->conversation, system, e);
 }
 
 /* ---- files ---- */
@@ -407,17 +305,17 @@ int talk_clear(struct talk *t, struct moeflux_err *e)
 static bool has_grown(const struct talk *t)
 {
     uint32_t least = t->n_kept / 8 > 256 ? t->n_kept / 8 : 256;
-    return moeflux_session_position(t->generator.sequence) > t->n_kept + least;
+    return moeflux_session_position(t->loaded.session) > t->n_kept + least;
 }
 
 static int keep_state(struct talk *t, struct moeflux_err *e)
 {
     char *path = saved_state_path(t->name, e);
-    int rc = path ? moeflux_session_save(t->generator.sequence, path, MOEFLUX_STATE_V3, e) : ERR_IO;
+    int rc = path ? moeflux_session_save(t->loaded.session, path, MOEFLUX_STATE_V3, e) : ERR_IO;
     bar_end(&t->bar);
     if (!rc) {
         chmod(path, 0600);
-        t->n_kept = moeflux_session_position(t->generator.sequence);
+        t->n_kept = moeflux_session_position(t->loaded.session);
         t->is_kept = true;
     }
     free(path);
@@ -425,7 +323,7 @@ static int keep_state(struct talk *t, struct moeflux_err *e)
 }
 
 /* Saves the conversation under another name, since another program has changed the session: both are kept. */
-static int keep_under_other_name(struct talk *t, uint64_t fingerprint, struct moeflux_err *e)
+static int keep_under_other_name(struct talk *t, struct moeflux_err *e)
 {
     enum { MOST = 99 };
     char text[256], *name = NULL;
@@ -435,7 +333,7 @@ static int keep_under_other_name(struct talk *t, uint64_t fingerprint, struct mo
         if (!(name = saved_other_name(t->name, n, e)))
             return ERR_MEMORY;
         t->seen = 0;
-        rc = saved_write(name, &t->conversation, t->options->model, fingerprint, &t->seen, e);
+        rc = saved_write(name, t->conversation, &t->seen, e);
     }
     if (rc == SAVED_CHANGED)
         rc = err_set(e, ERR_IO, "session %s was changed by another program, and so were %d others", t->name,
@@ -457,14 +355,11 @@ static int keep_under_other_name(struct talk *t, uint64_t fingerprint, struct mo
 
 int talk_keep(struct talk *t, bool all, struct moeflux_err *e)
 {
-    uint64_t fingerprint;
     if (!t->name)
         return 0;
-    int rc = moeflux_model_fingerprint(t->generator.model, &fingerprint, e);
-    if (!rc)
-        rc = saved_write(t->name, &t->conversation, t->options->model, fingerprint, &t->seen, e);
+    int rc = saved_write(t->name, t->conversation, &t->seen, e);
     if (rc == SAVED_CHANGED)
-        rc = keep_under_other_name(t, fingerprint, e);
+        rc = keep_under_other_name(t, e);
     if (!rc && !t->is_kept && (all || has_grown(t)))
         rc = keep_state(t, e);
     return rc;
@@ -482,27 +377,54 @@ bool talk_keep_quietly(struct talk *t, bool all)
     return rc == 0 || rc == ERR_INTERRUPTED;
 }
 
-static int check_saved(const struct talk *t, const char *name, const struct saved *s, struct moeflux_err *e)
+/* Checks that the conversation was held with this model, and fits the session. */
+static int check_saved(const struct talk *t, const char *name, const struct moeflux_conversation *c,
+                       struct moeflux_err *e)
 {
-    const struct token_list *tokens = &s->conversation.tokens;
+    const struct moeflux_conversation_info info = moeflux_conversation_get_info(c);
     uint64_t own;
-    int rc = moeflux_model_fingerprint(t->generator.model, &own, e);
+    int rc = moeflux_model_fingerprint(t->loaded.models[0], &own, e);
     if (rc)
         return rc;
-    if (own != s->fingerprint)
+    if (own != info.fingerprint)
         return err_set(e, ERR_USAGE,
                        "session %s was held with another model, or other --active-experts, --expert-share or "
                        "--prefer-resident: %s",
-                       name, str_text(&s->model));
-    for (size_t i = 0; i < tokens->n; i++)
-        if ((uint32_t)tokens->ids[i] >= t->generator.info.vocab_size)
-            return err_set(e, ERR_FORMAT, "session %s: token %zu is %d, expected less than %u", name, i,
-                           tokens->ids[i], t->generator.info.vocab_size);
-    const struct turn *last = conversation_last(&s->conversation);
-    if (last && last->asked > t->generator.max_context)
-        return err_set(e, ERR_USAGE, "session %s has %u tokens, the context holds %u (-c)", name, last->asked,
-                       t->generator.max_context);
-    return 0;
+                       name, info.model);
+    uint32_t n = last_of(c).n_asked;
+    return n > t->loaded.max_context
+               ? err_set(e, ERR_USAGE, "session %s has %u tokens, the context holds %u (-c)", name, n,
+                         t->loaded.max_context)
+               : 0;
+}
+
+/* Lets a conversation be held in the session. */
+static int attach(const struct talk *t, struct moeflux_conversation *c, struct moeflux_err *e)
+{
+    struct moeflux_request *how;
+    int rc = talk_how(t, &how, e);
+    if (!rc)
+        rc = moeflux_conversation_attach(c, t->loaded.chat, t->loaded.session, how, e);
+    moeflux_request_free(how);
+    return rc;
+}
+
+int talk_begin(struct talk *t, const char *system, struct moeflux_err *e)
+{
+    t->info.seed = t->loaded.seed;
+    int rc = moeflux_conversation_new(&t->conversation, e);
+    if (!rc)
+        rc = attach(t, t->conversation, e);
+    return rc ? rc : moeflux_conversation_clear(t->conversation, system, e);
+}
+
+/* Attaches a conversation that was read. */
+static int attach_saved(const struct talk *t, const char *name, struct moeflux_conversation *c,
+                        struct moeflux_err *e)
+{
+    struct moeflux_err why;
+    int rc = attach(t, c, &why);
+    return rc ? err_set(e, rc, "session %s: %s", name, why.text) : 0;
 }
 
 /* Loads the state. Without it the tokens are evaluated again, which only takes time. */
@@ -512,12 +434,11 @@ static int load_state(struct talk *t, struct moeflux_err *e)
     char *path = saved_state_path(t->name, e);
     if (!path)
         return ERR_IO;
-    int rc = moeflux_session_load(t->generator.sequence, path, &why);
+    int rc = moeflux_session_load(t->loaded.session, path, &why);
     bar_end(&t->bar);
     free(path);
     t->is_kept = rc == 0;
-    t->n_kept = moeflux_session_position(t->generator.sequence);
-    t->is_reseeded = true;
+    t->n_kept = moeflux_session_position(t->loaded.session);
     if (rc == 0)
         return 0;
     if (rc == ERR_DEVICE || rc == ERR_LOST)
@@ -536,52 +457,52 @@ int talk_load(struct talk *t, const char *name, struct moeflux_err *e)
     int rc = saved_read(name, &s, e);
     if (rc)
         return rc;
-    rc = check_saved(t, name, &s, e);
+    rc = check_saved(t, name, s.conversation, e);
+    if (!rc)
+        rc = attach_saved(t, name, s.conversation, e);
     char *copy = rc ? NULL : mem_text(name, e);
     if (!rc && !copy)
         rc = ERR_MEMORY;
     if (!rc)
-        rc = talk_clear(t, e);
-    if (!rc) {
-        conversation_free(&t->conversation);
-        t->conversation = s.conversation;
-        s.conversation = (struct conversation){0};
-        t->name = copy;
-        t->seen = s.seen;
-        copy = NULL;
-        rc = load_state(t, e);
+        rc = talk_clear(t, NULL, e);
+    if (rc) {
+        moeflux_conversation_free(s.conversation);
+        free(copy);
+        return rc;
     }
-    free(copy);
-    saved_free(&s);
-    return rc;
+    moeflux_conversation_free(t->conversation);
+    t->conversation = s.conversation;
+    t->name = copy;
+    t->seen = s.seen;
+    return load_state(t, e);
 }
 
 /* ---- what was said ---- */
 
 void talk_show(const struct talk *t, size_t n)
 {
-    const struct conversation *c = &t->conversation;
-    size_t first = n < c->n_turns ? c->n_turns - n : 0;
-    for (size_t i = first; i < c->n_turns; i++) {
-        const struct turn *turn = &c->turns[i];
+    size_t n_turns;
+    struct moeflux_turn *all = list_turns(t->conversation, &n_turns);
+    size_t first = n < n_turns ? n_turns - n : 0;
+    for (size_t i = first; i < n_turns; i++) {
         struct str question = {0};
-        str_addf(&question, "[%zu] %s", i + 1, str_text(&turn->question));
+        str_addf(&question, "[%zu] %s", i + 1, all[i].question);
         say_dressed(t, str_text(&question));
-        say("\n%s\n", turn->answered ? str_text(&turn->answer) : "[no answer: /retry asks again]");
+        say("\n%s\n", all[i].answer ? all[i].answer : "[no answer: /retry asks again]");
         str_free(&question);
     }
     if (first)
         talk_note(t, "[/show prints what was before]");
+    free(all);
 }
 
 void talk_free(struct talk *t)
 {
-    free(t->first_logits);
     free(t->name);
-    answer_free(&t->answer);
-    conversation_free(&t->conversation);
+    moeflux_answer_free(t->answer);
+    moeflux_conversation_free(t->conversation);
     free(t->grammar);
     str_free(&t->attached);
     free(t->set_text);
-    generator_close(&t->generator);
+    setup_close(&t->loaded);
 }

@@ -5,13 +5,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "cli/report/stats.h"
+#include "base/str.h"
+#include "cli/setup.h"
 #include "cli/terminal/bar.h"
-#include "generate/answer.h"
-#include "generate/conversation.h"
-#include "generate/generator.h"
+#include "cli/terminal/printer.h"
+#include "moeflux.h"
 
-struct moeflux_err;
 struct line;
 struct options;
 struct output;
@@ -27,17 +26,15 @@ struct talk { /* zeroed at first */
     char *set_text;      /* a text of /set, which `own` borrows; NULL: none */
     struct bar bar;
     char *grammar; /* every answer must fit it; NULL: none */
-    struct generator generator;
-    struct conversation conversation;
-    struct answer answer; /* the last one */
-    struct stats stats;   /* the last answer's */
-    float *first_logits;  /* [vocab_size] logits after the last question, used by /retry; NULL: none yet */
-    uint32_t first_at;    /* position of first_logits and of a checkpoint; 0: they are not valid */
-    char *name;           /* name of the saved conversation; NULL: it is not saved */
-    uint64_t seen;        /* hash of NAME.json when it was last read or written; 0: never */
-    uint32_t n_kept;      /* tokens of the state in NAME.state */
-    bool is_kept;         /* the sequence has not changed since then */
-    bool is_reseeded;     /* the sampler must be made again with the generator's seed */
+    struct loaded loaded;
+    struct moeflux_conversation *conversation;
+    struct printer printer;
+    struct moeflux_answer *answer;   /* the last one; NULL: none */
+    struct moeflux_answer_info info; /* of it; zeroed: there is none */
+    char *name;                      /* name of the saved conversation; NULL: it is not saved */
+    uint64_t seen;                   /* hash of NAME.json when it was last read or written; 0: never */
+    uint32_t n_kept;                 /* tokens of the state in NAME.state */
+    bool is_kept;                    /* the sequence has not changed since then */
     bool quit;
     bool is_script; /* there is one question only: failures are returned, since no command can follow */
 };
@@ -57,8 +54,20 @@ int talk_continue(struct talk *t, struct moeflux_err *e);
 /* Removes the last question and its answer. */
 int talk_undo(struct talk *t, struct moeflux_err *e);
 
-/* Begins an empty conversation without a name, with the same system text. */
-int talk_clear(struct talk *t, struct moeflux_err *e);
+/* Makes the conversation in the session, empty. system: its system text; NULL: none. */
+int talk_begin(struct talk *t, const char *system, struct moeflux_err *e);
+
+/* Begins an empty conversation without a name. system: its system text; NULL: none. */
+int talk_clear(struct talk *t, const char *system, struct moeflux_err *e);
+/* Returns the system text; NULL: none. Borrowed until the conversation changes. */
+const char *talk_system(const struct talk *t);
+/* Returns the last turn; zeroed: there is none. Its texts are borrowed likewise. */
+struct moeflux_turn talk_last(const struct talk *t);
+
+/* Creates the request that says how questions are answered; the caller owns it. */
+int talk_how(const struct talk *t, struct moeflux_request **out, struct moeflux_err *e);
+/* Answers from now on as the options say. Errors: those of moeflux_conversation_use. */
+int talk_use_options(struct talk *t, struct moeflux_err *e);
 
 /* Saves a conversation that has a name: the text always, the state if it has grown much; with `all` if it has
  * changed. */

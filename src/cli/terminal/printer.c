@@ -3,7 +3,7 @@
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/terminal/term.h"
-#include "generate/answer_json.h"
+#include "cli/report/answer_fields.h"
 
 void printer_init(struct printer *p, struct output *out, const struct options *o, const struct term *t)
 {
@@ -66,45 +66,40 @@ static void enter_thinking(struct printer *p)
     p->in_thinking = p->markdown.plain = true;
 }
 
-static void put_text(struct printer *p, enum chat_part part, const char *text, size_t len)
+static void put_text(struct printer *p, const struct moeflux_piece *piece)
 {
-    if (len == 0 || (part == CHAT_THINKING && p->thinking == PRINTER_HIDDEN))
+    bool is_thinking = piece->kind == MOEFLUX_PIECE_THINKING;
+    if (piece->len == 0 || (is_thinking && p->thinking == PRINTER_HIDDEN))
         return;
-    if (part == CHAT_THINKING)
+    if (is_thinking)
         enter_thinking(p);
     else
         leave_thinking(p);
-    put(p, text, len);
+    put(p, piece->text, piece->len);
 }
 
-/* Prints a line of JSON for each tool call when it is complete. */
-static int put_call(struct printer *p, const struct answer_piece *piece, struct moeflux_err *e)
+/* Prints a complete tool call as a line of JSON. */
+static void put_call(struct printer *p, const struct moeflux_call *call)
 {
-    if (piece->event != ANSWER_CALL_ENDS)
-        return 0;
+    struct moeflux_err ignored; /* the fault of the output stays */
     leave_thinking(p);
     end_line(p);
     p->any = true;
-    return output_json(p->out, answer_json_call(piece->call), e);
+    output_json(p->out, answer_fields_call(call), &ignored);
 }
 
-static int on_piece(void *ctx, const struct answer_piece *piece, struct moeflux_err *e)
+bool printer_piece(void *ctx, const struct moeflux_piece *piece)
 {
     struct printer *p = ctx;
-    if (!p->ids && piece->part == CHAT_TOOL)
-        return put_call(p, piece, e);
-    if (!p->ids) {
-        put_text(p, piece->part, piece->text, piece->len);
-    } else if (piece->id >= 0) {
+    if (!p->ids && piece->kind == MOEFLUX_PIECE_CALL_ENDS) {
+        put_call(p, piece->call);
+    } else if (!p->ids && !piece->call) {
+        put_text(p, piece);
+    } else if (p->ids && piece->id >= 0) {
         output_addf(p->out, "%s%d", p->any ? " " : "", piece->id);
         p->any = p->wrap.line_open = true;
     }
-    return output_flush(p->out, e);
-}
-
-struct answer_sink printer_sink(struct printer *p)
-{
-    return (struct answer_sink){.piece = on_piece, .ctx = p};
+    return output_flush(p->out, NULL) == 0;
 }
 
 int printer_end(struct printer *p, struct moeflux_err *e)

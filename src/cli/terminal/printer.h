@@ -7,7 +7,7 @@
 
 #include "cli/terminal/markdown.h"
 #include "cli/terminal/wrap.h"
-#include "generate/answer.h"
+#include "moeflux.h"
 
 struct options;
 struct output;
@@ -31,7 +31,8 @@ struct printer {
  * get it with --show-think only. */
 void printer_init(struct printer *p, struct output *out, const struct options *o, const struct term *t);
 
-struct answer_sink printer_sink(struct printer *p);
+/* Prints a piece. ctx: the printer. Returns false when stdout has failed: the answer is ended then. */
+bool printer_piece(void *ctx, const struct moeflux_piece *piece);
 
 /* Ends the last line. Returns 0 or the output's failure. */
 int printer_end(struct printer *p, struct moeflux_err *e);

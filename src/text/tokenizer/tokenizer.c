@@ -286,3 +286,18 @@ uint64_t tokenizer_most_bytes(const struct tokenizer *t, uint32_t n)
             longest = t->vocab.tokens[id].len;
     return (uint64_t)n * longest * (t->normaliser.nfc ? most_composed : 1);
 }
+
+int tokenizer_encode_prompt(const struct tokenizer *t, const char *text, size_t len,
+                            enum token_specials specials, struct token_list *out, size_t *n_replaced,
+                            struct moeflux_err *e)
+{
+    int32_t bos = tokenizer_bos(t);
+    int rc = bos >= 0 ? token_list_add(out, bos, e) : 0;
+    if (rc == 0)
+        rc = tokenizer_encode(t, text, len, specials, out, n_replaced, e);
+    if (rc == 0 && bos >= 0 && out->n > 1 && out->ids[1] == bos) {
+        out->n--;
+        memmove(out->ids, out->ids + 1, out->n * sizeof *out->ids);
+    }
+    return rc;
+}

@@ -50,6 +50,12 @@ void tokenizer_free_templates(struct tokenizer_templates *of);
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, enum token_specials specials,
                      struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
 
+/* Encodes a whole prompt: appends to `out`, which is empty, tokenizer_bos and the ids of the text, unless they
+ * begin with it. Other arguments and errors are those of tokenizer_encode. */
+int tokenizer_encode_prompt(const struct tokenizer *t, const char *text, size_t len,
+                            enum token_specials specials, struct token_list *out, size_t *n_replaced,
+                            struct moeflux_err *e);
+
 /* Sets *bytes to the bytes of token `id` and returns their number: 0 if the id has no token (padded
  * vocabularies). Borrowed from the tokenizer. */
 size_t tokenizer_bytes(const struct tokenizer *t, int32_t id, const char **bytes);
