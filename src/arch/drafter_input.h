@@ -1,9 +1,10 @@
-/* drafter_input.h - makes the input of a layer of multi-token prediction (model/drafter.h) of the embedding of
- * the next token and of hidden states:
+/* drafter_input.h - makes the input of a layer of multi-token prediction (model/drafter.h) of the
+ * embedding of the next token and of hidden states:
  *   x_s = fc_embedding (rms(e) * embedding_norm) + fc_hidden h'_s
  * With one residual stream h' = rms(rms(h) * last_norm) * hidden_norm; some families have no last_norm
- * (config.drafts_raw). Several streams never have one, and each of them is a row of the product with fc_hidden:
- * a low-rank mix has one norm over all streams of a token, a doubly stochastic one has a norm of each stream. */
+ * (config.drafts_raw). Several streams never have one, and each of them is a row of the product with
+ * fc_hidden: a low-rank mix has one norm over all streams of a token, a doubly stochastic one has a norm
+ * of each stream. */
 #ifndef MOEFLUX_ARCH_DRAFTER_INPUT_H
 #define MOEFLUX_ARCH_DRAFTER_INPUT_H
 
