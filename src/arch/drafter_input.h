@@ -22,7 +22,7 @@ struct scratch;
 
 struct drafter_input {
     const struct config *config;
-    uint64_t last_norm; /* 0: several streams */
+    uint64_t last_norm; /* 0: none */
     uint64_t embedding_norm, hidden_norm;
     struct linear embedding_fc, hidden_fc;
     struct normed_add normed;    /* unused with a norm of each stream */
