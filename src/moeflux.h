@@ -198,7 +198,8 @@ struct moeflux_options {
      * MOEFLUX_ERR_UNSUPPORTED: the checkpoint has none, several devices share the layers, or experts are
      * streamed. */
     bool drafter;
-    /* A GGUF file that has this layer alone, for a model that is a GGUF file; NULL: the model's files have it. */
+    /* A GGUF file that has this layer alone, for a model that is a GGUF file; NULL: the model's files have
+     * it. */
     const char *drafter_file;
     /* Opens it if the model has it, one device holds all experts and there is memory. An answer whose draft
      * is auto uses it where that saves time. */

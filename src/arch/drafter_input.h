@@ -1,9 +1,10 @@
-/* drafter_input.h - makes the input of a layer of multi-token prediction (model/drafter.h) of the embedding of
- * the next token and of hidden states:
+/* drafter_input.h - makes the input of a layer of multi-token prediction (model/drafter.h) of the
+ * embedding of the next token and of hidden states:
  *   x_s = fc_embedding (rms(e) * embedding_norm) + fc_hidden h'_s
  * With one residual stream h' = rms(rms(h) * last_norm) * hidden_norm; some families have no last_norm
- * (config.drafts_raw). Several streams never have one, and each of them is a row of the product with fc_hidden:
- * a low-rank mix has one norm over all streams of a token, a doubly stochastic one has a norm of each stream. */
+ * (config.drafts_raw). Several streams never have one, and each of them is a row of the product with
+ * fc_hidden: a low-rank mix has one norm over all streams of a token, a doubly stochastic one has a norm
+ * of each stream. */
 #ifndef MOEFLUX_ARCH_DRAFTER_INPUT_H
 #define MOEFLUX_ARCH_DRAFTER_INPUT_H
 
@@ -21,7 +22,7 @@ struct scratch;
 
 struct drafter_input {
     const struct config *config;
-    uint64_t last_norm; /* 0: several streams */
+    uint64_t last_norm; /* 0: none */
     uint64_t embedding_norm, hidden_norm;
     struct linear embedding_fc, hidden_fc;
     struct normed_add normed;    /* unused with a norm of each stream */

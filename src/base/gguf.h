@@ -77,8 +77,8 @@ int gguf_open(struct gguf *g, const char *path, struct moeflux_err *e);
 /* Zeroed ones are legal. */
 void gguf_close(struct gguf *g);
 
-/* Moves the tensors of another file, and the file, to g. more: keeps its values; the caller closes it. ERR_FORMAT: a
- * tensor that both have; ERR_MEMORY. */
+/* Moves the tensors of another file, and the file, to g. more: keeps its values; the caller closes it.
+ * ERR_FORMAT: a tensor that both have; ERR_MEMORY. */
 int gguf_join(struct gguf *g, struct gguf *more, struct moeflux_err *e);
 
 /* Return the value or tensor of this name, or NULL. */

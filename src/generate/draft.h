@@ -32,8 +32,8 @@ enum draft_kind { DRAFT_AUTO, DRAFT_OFF, DRAFT_NGRAM, DRAFT_FILE, DRAFT_MTP };
 
 struct draft_options { /* zeroed: auto */
     enum draft_kind kind;
-    const char
-        *path;     /* DRAFT_FILE: the text; DRAFT_MTP: the layer's file, NULL: the model has it. Borrowed */
+    /* DRAFT_FILE: the text; DRAFT_MTP: the layer's file, NULL: the model has it. Borrowed */
+    const char *path;
     uint32_t most; /* tokens, 1 to DRAFT_MOST; 0: DRAFT_MOST */
     /* the answer has a constraint, whose mask differs from token to token, or log-probabilities: a device
      * does not sample. Set by answer_run */
@@ -42,8 +42,8 @@ struct draft_options { /* zeroed: auto */
     bool no_layer; /* it refuses DRAFT_MTP: the model was opened without the layer */
 };
 
-/* Reads "off", "ngram", "mtp", "mtp:PATH", "auto" or "file:PATH" into kind and path, which borrows from the text. name:
- * what the error names. ERR_USAGE. */
+/* Reads "off", "ngram", "mtp", "mtp:PATH", "auto" or "file:PATH" into kind and path, which borrows from
+ * the text. name: what the error names. ERR_USAGE. */
 int draft_options_parse(struct draft_options *o, const char *name, const char *text, struct moeflux_err *e);
 
 /* How much drafts have saved on a model so far, for auto; zeroed: nothing is known. */

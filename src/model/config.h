@@ -220,8 +220,8 @@ struct config {
     uint32_t max_context; /* tokens: max_position_embeddings, or what YaRN stretches to; 0: unknown */
     float rms_eps;
     bool tied; /* lm_head is the embedding */
-    /* The layer of multi-token prediction; n_blocks 0: it is like the last layer with experts and attention of
-     * its own. Without a mix it has one residual stream */
+    /* The layer of multi-token prediction; n_blocks 0: it is like the last layer with experts and
+     * attention of its own. Without a mix it has one residual stream */
     struct config_layer drafter;
     bool drafts_raw;             /* that layer's hidden states have no last norm (drafter.h) */
     bool drafts;                 /* the only layer is that of multi-token prediction (drafter.h) */

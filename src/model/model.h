@@ -150,9 +150,9 @@ struct model_dir {
     char *path;
     bool packed;
     bool is_drafter; /* only the checkpoint's drafter (drafter.h) */
-    const char
-        *drafter_file; /* a GGUF file of the drafter alone; NULL: the model has it. Borrowed while opened */
-    bool has_drafter;  /* its files have one */
+    /* A GGUF file of the drafter alone; NULL: the model has it. Borrowed, used while the model is opened */
+    const char *drafter_file;
+    bool has_drafter; /* its files have one */
     bool is_gguf;
     bool is_sketch;  /* has no files (sketch.h) */
     bool is_assumed; /* a sketch whose formats are assumed */

@@ -20,8 +20,8 @@
 /* Opens and checks `path`. On failure nothing stays open.
  * The error names the file, the tensor, what was expected and what was found. */
 int model_dir_open(struct model_dir *m, const char *path, struct moeflux_err *e);
-/* Opens the drafter of the model `path` (drafter.h). file: a GGUF file that has it alone, for a model that is a GGUF
- * file; NULL: the model has it. ERR_UNSUPPORTED: it has none, or none that is known. */
+/* Opens the drafter of the model `path` (drafter.h). file: a GGUF file that has it alone, for a model that
+ * is a GGUF file; NULL: the model has it. ERR_UNSUPPORTED: it has none, or none that is known. */
 int model_dir_open_drafter(struct model_dir *m, const char *path, const char *file, struct moeflux_err *e);
 /* Zeroed and half-opened ones are legal. */
 void model_dir_close(struct model_dir *m);

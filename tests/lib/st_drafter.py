@@ -1,11 +1,11 @@
-"""Adds a layer of multi-token prediction to a checkpoint of safetensors: attention and feed-forward part of layers of the
-model once more, the model's last norm or last mix of streams, and a join that halves the embedding and the hidden
-state. The family is that of config.json.
+"""Adds a layer of multi-token prediction to a checkpoint of safetensors: attention and feed-forward part of layers
+of the model once more, the model's last mix of streams, norms of ones, and a join that halves the embedding and
+the hidden state. The family is that of config.json.
 usage: st_drafter.py SOURCE RESULT"""
 import json, os, re, struct, sys
 
 AS_NEXTN = {'embedding': 'enorm', 'hidden': 'hnorm', 'own': 'shared_head.norm', 'join': ['eh_proj']}
-# start: before all names; layer: before those of the layer; mixer, ffn: layers that it is made of; streams: their number
+# start: before all names; layer: before those of the layer; mixer, ffn: layers that it is made of
 FORMS = {
     'qwen4_exp_text': {'start': 'mtp.', 'layer': 'mtp.layers.0.', 'mixer': 2, 'ffn': 2, 'streams': 4,
                        'embedding': 'pre_fc_norm_embedding', 'hidden': 'pre_fc_norm_hidden',
@@ -35,17 +35,19 @@ def main():
         found = re.match(r'(?:.*\.)?layers\.(\d+)\.(.*)', name)
         rest = found and found[2]
         is_mixer = rest and rest.startswith(('self_attn.', 'attn.', 'attn_', 'input_', 'hc_attn'))
-        if found and int(found[1]) == form['mixer' if is_mixer else 'ffn'] and not (form.get('plain') and 'hc_' in rest):
+        is_like = found and int(found[1]) == form['mixer' if is_mixer else 'ffn']
+        if is_like and not (form.get('plain') and 'hc_' in rest):
             norm = rest == 'post_attention_layernorm.weight' and form.get('ffn_norm')
             new[form.get('layer', start) + (norm or rest)] = t
         if not found and form.get('mix') and form['mix'] in name:
             new[start + name[name.index(form['mix']):]] = t
-    for name, width in (form['embedding'], hidden), (form['hidden'], hidden * (form['streams'] if form.get('one_norm') else 1)), \
-            (form.get('own'), hidden):
+    width_of_hidden = hidden * (form['streams'] if form.get('one_norm') else 1)
+    for name, width in (form['embedding'], hidden), (form['hidden'], width_of_hidden), (form.get('own'), hidden):
         if name:
             new[f'{start}{name}.weight'] = 'F32', [width], struct.pack(f'<{width}f', *[1] * width)
     cols = 2 * hidden // len(form['join'])
-    rows = b''.join(struct.pack(f'<{cols}f', *(0.5 if c % hidden == i else 0 for c in range(cols))) for i in range(hidden))
+    rows = b''.join(struct.pack(f'<{cols}f', *(0.5 if c % hidden == i else 0 for c in range(cols)))
+                    for i in range(hidden))
     new |= {f'{start}{name}.weight': ('F32', [hidden, cols], rows) for name in form['join']}
     at, out = 0, {}
     for name, (kind, shape, body) in (tensors | new).items():

@@ -1,7 +1,7 @@
-/* Layers of multi-token prediction: a drafter's logits are those of a model whose embeddings are the joined
- * inputs and whose other layers add nothing. That model's layers agree with references of their own
- * (test_golden). With several residual streams no model has such an input; then logits are compared with those
- * that tests/models/families/make_mtp.py has computed with transformers' layers.
+/* Layers of multi-token prediction: a drafter's logits are those of a model whose embeddings are the
+ * joined inputs and whose other layers add nothing. That model's layers agree with references of their own
+ * (test_golden). With several residual streams no model has such an input; then logits are compared with
+ * those that tests/models/families/make_mtp.py has computed with transformers' layers.
  *
  * suites: check cpu asan */
 #include <math.h>

@@ -11,8 +11,8 @@
 /* clang-format on */
 
 static const char DOWNLOAD[] = "\"moeflux get USER/MODEL\" fetches a model, then -m USER/MODEL",
-                  DRAFT[] = "there are no draft models; --draft mtp:FILE reads a layer of multi-token prediction, "
-                          "and --draft ngram needs no file",
+                  DRAFT[] = "there are no draft models; --draft ngram needs none, and --draft mtp:FILE reads "
+                            "a layer of multi-token prediction",
                   VISION[] = "images and sound are not read: the vision part of a model is left out",
                   ROPE[] = "the model's config.json sets it",
                   POOLING[] = "there are no embeddings and no reranking (--hidden writes hidden states)",

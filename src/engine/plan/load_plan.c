@@ -158,7 +158,8 @@ static int set_experts(struct model_dir *m, const struct moeflux_options *o, int
 int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, bool is_drafter,
                          struct moeflux_err *e)
 {
-    int rc = is_drafter ? model_dir_open_drafter(m, o->dir, o->drafter_file, e) : model_dir_open(m, o->dir, e);
+    int rc =
+        is_drafter ? model_dir_open_drafter(m, o->dir, o->drafter_file, e) : model_dir_open(m, o->dir, e);
     return set_experts(m, o, rc, e);
 }
 

@@ -127,8 +127,8 @@ struct stage {
     struct exec_buffer seen;
     bool *is_seen;             /* [n_layers] */
     struct exec_buffer hidden; /* host copies of x, [n_layers + 1][max_chunk][width]; made on first use */
-    /* f32 [max_chunk][config_width]: host copies of a model's last hidden states, and of those that a drafter is
-     * fed with (drafter.h); absent if not needed. The first is unused if view.x is mapped */
+    /* f32 [max_chunk][config_width]: host copies of a model's last hidden states, and of those that a
+     * drafter is fed with (drafter.h); absent if not needed. The first is unused if view.x is mapped */
     struct exec_buffer last, fed;
     struct exec_buffer x; /* f32 [max_chunk][width]: host copy of view.x; unused if that is mapped */
     /* the way of a pipelined prompt's hidden states to the next stage, each half like x; only if neither

@@ -163,8 +163,7 @@ struct snapshot snapshot_of_drafter(const struct moeflux_model *m, const struct 
 uint64_t snapshot_drafter_bytes(const struct moeflux_model *m, const struct snapshot_drafter *d)
 {
     const struct snapshot h = snapshot_of_drafter(m, d);
-    return sizeof *d + body_bytes(m->drafter, &h) +
-           (uint64_t)d->n_waiting * drafter_width(m) * sizeof(float);
+    return sizeof *d + body_bytes(m->drafter, &h) + (uint64_t)d->n_waiting * drafter_width(m) * sizeof(float);
 }
 
 /* ---- the header ---- */

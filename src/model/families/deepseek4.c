@@ -1,8 +1,7 @@
-/* DeepSeek-V4: attention over one latent a position, in a window and over compressed positions, of which an
- * indexer chooses in some layers; several residual streams; experts that a table by the token's id names in
- * the first layers, sqrt(softplus) scores in the others. The layer of multi-token prediction has a window alone.
- * Vision is left out.
- * Defaults are those of transformers' configuration. */
+/* DeepSeek-V4: attention over one latent a position, in a window and over compressed positions, of which
+ * an indexer chooses in some layers; several residual streams; experts that a table by the token's id
+ * names in the first layers, sqrt(softplus) scores in the others. The layer of multi-token prediction has
+ * a window alone. Vision is left out. Defaults are those of transformers' configuration. */
 #include <jansson.h>
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
-/* GLM-5.3-Flash: Kimi Delta Attention, and in every fourth layer latent attention without rotary keys, with
- * an indexer of pooled keys; several residual streams with a doubly stochastic mix; the first layers are
- * dense, all activations clamped. The layer of multi-token prediction has one residual stream. Its vision is left
- * out. */
+/* GLM-5.3-Flash: Kimi Delta Attention, and in every fourth layer latent attention without rotary keys,
+ * with an indexer of pooled keys; several residual streams with a doubly stochastic mix; the first layers
+ * are dense, all activations clamped. The layer of multi-token prediction has one residual stream. Its
+ * vision is left out. */
 #include <jansson.h>
 
 #include "args.h"

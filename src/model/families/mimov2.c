@@ -1,7 +1,7 @@
-/* MiMo-V2-Flash: grouped-query attention whose values have fewer channels than its keys and a factor; in most
- * layers a window, sinks and more key heads than in the others; each kind has a table of angles. The first
- * layer is dense; experts with a biased router, no shared expert. Layers of multi-token prediction have a window
- * and are dense. */
+/* MiMo-V2-Flash: grouped-query attention whose values have fewer channels than its keys and a factor; in
+ * most layers a window, sinks and more key heads than in the others; each kind has a table of angles. The
+ * first layer is dense; experts with a biased router, no shared expert. Layers of multi-token prediction
+ * have a window and are dense. */
 #include <jansson.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* Qwen3.8-Flash-Next: Qwen3.5's mixers, with an indexer in attention; several residual streams; rows of
- * n-gram tables before some layers' mixers. The layer of multi-token prediction has no table. Its vision is left
- * out. */
+ * n-gram tables before some layers' mixers. The layer of multi-token prediction has no table. Its vision
+ * is left out. */
 #include <inttypes.h>
 #include <jansson.h>
 

@@ -63,8 +63,8 @@ static void read_moe_layers(struct config *c, struct json_view *v, const struct 
     }
 }
 
-/* Reads the kind of the layer of multi-token prediction: the entry after those of the layers, or the first one
- * of a list of its own. */
+/* Reads the kind of the layer of multi-token prediction: the entry after those of the layers, or the first
+ * one of a list of its own. */
 static void read_drafter(struct config *c, struct json_view *v, const struct mixers *m)
 {
     const json_t *own = json_view_array(v, "mtp_layer_types");

@@ -18,8 +18,8 @@ enum gguf_names_kind {
 /* Puts the canonical name of a tensor of the text model into `out`. UNKNOWN: the family has no such
  * tensor. */
 enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, char out[GGUF_NAMES_LENGTH]);
-/* Returns the name of the norm before the head of multi-token prediction, or of its mix of streams, after "blk.N."
- * and without ".weight". c: the model or its drafter. */
+/* Returns the name of the norm before the head of multi-token prediction, or of its mix of streams, after
+ * "blk.N." and without ".weight". c: the model or its drafter. */
 const char *gguf_names_drafter_norm(const struct config *c);
 /* Returns the name that a file has for a canonical one, in `out`; the usual one, if files have several.
  * `name` itself if no file has the tensor. */

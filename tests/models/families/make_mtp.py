@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Computes the logits of layers of multi-token prediction of models with several residual streams, with transformers' layers in
-float32, for tests/model/test_nextn.c. See README.md.
+"""Computes the logits of layers of multi-token prediction of models with several residual streams, with
+transformers' layers in float32, for tests/model/test_nextn.c. See README.md.
 
 usage: make_mtp.py OUT_DIR [NAME...]
 """
@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
 HERE = Path(__file__).parent
-N, ENDS = 30, (9, 10, 11, 30, 31)  # as in the test
+N, ENDS = 30, (9, 10, 11, 30, 31)  # those of the test
 
 
 class Draws:
@@ -61,8 +61,8 @@ def joined(t, states, normed):
 
 def rows_of(t, run):
     """Runs the rows of the model's states, then one more with the layer's own last state."""
-    first = run(t["states"], 0)
-    return run(torch.cat([t["states"], first[N - 1:]]), 1)
+    first = run(t["states"])
+    return run(torch.cat([t["states"], first[N - 1:]]))
 
 
 def causal(n, window=None):
@@ -77,7 +77,7 @@ def load(name, kind=AutoModelForCausalLM):
 
 
 def qwen4():
-    """As vLLM's Qwen4ExpMultiTokenPredictor: one norm over all streams, fc_hidden for each of them."""
+    """vLLM's Qwen4ExpMultiTokenPredictor: one norm over all streams, fc_hidden for each of them."""
     model = load("qw4-plain")
     c, m = model.config, model.model
     t = draws_of(model, c.hc_count, c.hc_lowrank, True)
@@ -85,7 +85,7 @@ def qwen4():
     mixer.hc_norm.weight.data, mixer.input_mix_weight_down.weight.data = t["mix_norm"], t["mix_down"]
     mixer.input_mix_weight_up.weight.data = t["mix_up"]
 
-    def run(states, _):
+    def run(states):
         x = joined(t, states, rms(states, 1 + t["of_hidden"], t["eps"])).flatten(-2)[None]
         positions = torch.arange(len(states)).expand(3, 1, -1)
         return layer(x, m.rotary_emb(x, positions), attention_mask=causal(len(states)))[0]
@@ -94,17 +94,18 @@ def qwen4():
 
 
 def glm5_next():
-    """As vLLM's Glm5NextMultiTokenPredictorLayer: a layer with one stream, its input and its output normed."""
+    """vLLM's Glm5NextMultiTokenPredictorLayer: a layer with one stream, its input and its output normed."""
     model = load("glm53f-plain", AutoModelForImageTextToText)
     m = model.model.language_model
     t, layer = draws_of(model, 1), m.layers[3]
 
-    def run(states, is_last):
+    def run(states):
         normed = torch.cat([rms(states[:N], t["last"], t["eps"]), states[N:]])
         x = joined(t, states, rms(normed, t["of_hidden"], t["eps"]))[None, :, 0]
         positions = torch.arange(len(states))[None]
-        x = x + layer.self_attn(hidden_states=layer.input_layernorm(x), attention_mask=torch.ones(1, len(states)).bool(),
-                                position_ids=positions, position_embeddings=None)[0]
+        seen = torch.ones(1, len(states)).bool()
+        x = x + layer.self_attn(hidden_states=layer.input_layernorm(x), attention_mask=seen, position_ids=positions,
+                                position_embeddings=None)[0]
         x = x + layer.mlp(layer.post_attention_layernorm(x))
         return rms(x[0], t["own"], t["eps"])
 
@@ -112,7 +113,7 @@ def glm5_next():
 
 
 def deepseek_v4():
-    """As the publisher's MTPBlock: a norm of each stream."""
+    """The publisher's MTPBlock: a norm of each stream."""
     model = load("v4-odd")
     c, m = model.config, model.model
     t = draws_of(model, c.hc_mult)
@@ -120,7 +121,7 @@ def deepseek_v4():
     head.hc_fn.data, head.hc_scale.data = t["mix_down"], t["mix_norm"][:1]
     head.hc_base.data = t["mix_norm"][1:1 + c.hc_mult]
 
-    def run(states, _):
+    def run(states):
         n = len(states)
         normed = rms(states.reshape(n, c.hc_mult, -1), t["of_hidden"], t["eps"])
         x = joined(t, states, normed)[None]
