@@ -15,7 +15,8 @@ void main()
     uint c4 = gl_WorkGroupID.x * WORKGROUP + gl_LocalInvocationID.x, t = gl_WorkGroupID.y, row4 = a.inner / 4;
     if (c4 >= row4)
         return;
-    vec4 g = F32x4s(a.src).v[2 * t * row4 + c4], u = F32x4s(a.src).v[(2 * t + 1) * row4 + c4];
+    uint up_at = a.gating == GATING_RELU ? 0 : row4, at = t * (row4 + up_at) + c4; // it has no gate
+    vec4 g = F32x4s(a.src).v[at], u = F32x4s(a.src).v[at + up_at];
     vec4 v;
     [[unroll]] for (uint i = 0; i < 4; i++)
         v[i] = gated(g[i], u[i], a.gating);

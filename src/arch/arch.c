@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "arch/embed_head.h"
+#include "arch/latent_experts.h"
 #include "arch/loader.h"
 #include "arch/moe.h"
 #include "arch/part.h"
@@ -29,6 +30,7 @@ struct layer {
     struct posts_block posts[CONFIG_MAX_BLOCKS];
     uint32_t stores[CONFIG_MAX_BLOCKS]; /* index of the block's first store */
     struct moe_layer moe;               /* zero in a layer without experts */
+    struct latent_layer latent;         /* zero unless experts read a latent */
 };
 
 struct arch {
@@ -41,6 +43,7 @@ struct arch {
     struct layer *layers;
     struct arch_stores *stores; /* [n_layers] */
     struct moe moe;
+    struct latent_experts latent; /* zero unless config.moe_latent */
 };
 
 /* Returns whether parts write their outputs to a buffer of their own. */
@@ -158,7 +161,7 @@ static struct part_needs measure(const struct config *c, struct arch_span layers
                                  const struct exec_caps *caps, const struct part_most *most,
                                  struct part_needs *needs)
 {
-    struct part_needs all = {.widest = size_max(config_width(c), c->shared_inner)};
+    struct part_needs all = {.widest = size_max(size_max(config_width(c), c->moe_latent), c->shared_inner)};
     for (uint32_t i = 0; i < c->n_parts; i++) {
         struct part_needs one;
         if (!has_part(c, layers, i))
@@ -166,6 +169,10 @@ static struct part_needs measure(const struct config *c, struct arch_span layers
         kind_of(&c->parts[i])->needs(c, &c->parts[i], caps, most, &one);
         widen(&needs[c->parts[i].kind], &one);
         widen(&all, &one);
+    }
+    if (c->moe_latent) {
+        const struct part_needs shared = latent_experts_needs(c, caps, most);
+        widen(&needs[PART_DENSE], &shared);
     }
     return all;
 }
@@ -189,7 +196,9 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
     embed_head_allocate(&a->embed_head, c, r->layers, r->max_chunk, r->max_batched, to);
     a->embed_head.f16_scratch = r->f16_scratch.address;
     if (has_out(a))
-        part_output_allocate(&a->out, c, r->max_chunk, to);
+        part_output_allocate(&a->out, c->hidden, r->max_chunk, to);
+    if (c->moe_latent)
+        latent_experts_allocate(&a->latent, c, r->max_chunk, to);
     if (c->streams.n)
         residual_allocate(&a->residual, c, r->max_chunk, to);
     if (config_has_posts(c))
@@ -217,7 +226,8 @@ uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, con
 uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,
                          bool has_blocks)
 {
-    const struct experts_shape experts = {.top_k = c->top_k, .hidden = c->hidden, .inner = c->moe_inner};
+    const struct experts_shape experts = {
+        .top_k = c->top_k, .hidden = config_expert_hidden(c), .inner = c->moe_inner};
     struct part_needs needs[PART_KINDS] = {0};
     const struct part_most most = {max_chunk, 1}; /* the widest does not depend on sequences */
     uint64_t widest = measure(c, (struct arch_span){0, c->n_layers}, caps, &most, needs).widest;
@@ -267,6 +277,8 @@ static int load_layer(struct arch *a, struct loader *l, uint32_t i, struct moefl
         part_tensors(c, p, t);
         rc = kind_of(p) ? kind_of(p)->load(a->parts[c->layers[i].blocks[b].part], l, i, t, e)
                         : moe_load_layer(&a->moe, l, i, t, &y->moe, e);
+        if (rc == 0 && !kind_of(p) && c->moe_latent)
+            rc = latent_experts_load(&a->latent, l, i, t, &y->latent, e);
     }
     y->moe.norm = y->norms[c->layers[i].n_blocks - 1];
     return rc;
@@ -277,6 +289,8 @@ static int load(struct arch *a, struct loader *l, struct moeflux_err *e)
     int rc = embed_head_load(&a->embed_head, l, a->room.config, a->room.layers, e);
     if (rc == 0 && has_out(a))
         rc = part_output_load(&a->out, a->room.exec, l, e);
+    if (rc == 0 && a->room.config->moe_latent)
+        rc = latent_experts_open(&a->latent, &a->room, l, e);
     if (rc == 0 && a->room.config->streams.n && a->room.layers.end == a->room.config->n_layers)
         rc = residual_load_last(&a->residual, l, e);
     for (uint32_t i = a->room.layers.first; rc == 0 && i < a->room.layers.end; i++)
@@ -289,6 +303,7 @@ static void close_layer(struct layer *y, struct exec *x)
     for (uint32_t b = 0; b < CONFIG_MAX_BLOCKS; b++)
         residual_close_mix(&y->mixes[b], x);
     moe_close_layer(&y->moe, x);
+    latent_experts_close_layer(&y->latent, x);
 }
 
 void arch_close(struct arch *a)
@@ -309,6 +324,7 @@ void arch_close(struct arch *a)
         exec_buffer_free(r->exec, buffers[i]);
     embed_head_close(&a->embed_head, r->exec);
     part_output_close(&a->out, r->exec);
+    latent_experts_close(&a->latent, r->exec);
     residual_close(&a->residual, r->exec);
     posts_close(&a->posts, r->exec);
     moe_close(&a->moe);
@@ -323,7 +339,7 @@ static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
     view->scratch_bytes = scratch_bytes;
     view->max_context = config_longest_context(a->room.config);
     view->x = a->room.config->streams.n ? a->residual.x : a->embed_head.x;
-    view->experts_in = a->embed_head.x;
+    view->experts_in = a->room.config->moe_latent ? a->latent.in : a->embed_head.x;
     view->logits = a->embed_head.logits;
     view->fed = a->embed_head.drafter.fed;
     moe_show(&a->moe, view);
@@ -388,10 +404,17 @@ int arch_open(struct arch **out, const struct arch_request *r, struct arch_view 
 
 /* ---- running ---- */
 
-/* Returns what experts read and add to. */
+/* Returns what parts read and add to. */
 static struct moe_states states_of(const struct arch *a)
 {
     return (struct moe_states){a->room.x, has_out(a) ? a->out.rows.address : a->room.x};
+}
+
+/* Returns what experts read and add to. */
+static struct moe_states expert_states(const struct arch *a)
+{
+    return a->room.config->moe_latent ? (struct moe_states){a->latent.in.address, a->latent.out.rows.address}
+                                      : states_of(a);
 }
 
 /* Adds the output of a layer's last part to the residual. */
@@ -402,6 +425,14 @@ static void add_last(const struct arch *a, uint32_t layer, uint32_t from, uint32
         residual_add(&a->residual, from, n);
     else if (config_has_posts(a->room.config))
         posts_add(&a->posts, &a->layers[layer].posts[last], a->room.x, from, n);
+}
+
+/* Adds the output of a layer's experts to the residual. plan_n: arch_plan_n. */
+static void add_experts(const struct arch *a, uint32_t layer, const struct arch_tokens *tokens)
+{
+    if (a->room.config->moe_latent)
+        latent_experts_end(&a->latent, &a->layers[layer].latent, states_of(a).out, tokens);
+    add_last(a, layer, tokens->from, tokens->n);
 }
 
 void arch_embed(const struct arch *a, const struct arch_chunk *c)
@@ -445,6 +476,14 @@ void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint3
     }
     if (has_experts && has_out(a)) /* experts are added to it */
         part_output_clear(&a->out, a->room.exec, c->n);
+    if (has_experts && a->room.config->moe_latent)
+        latent_experts_begin(&a->latent, &a->layers[layer].latent,
+                             &(struct part_call){.chunk = c,
+                                                 .norm = a->layers[layer].moe.norm,
+                                                 .in = states.in,
+                                                 .out = states.out,
+                                                 .adds = true,
+                                                 .layer = layer});
     if (!has_experts)
         add_last(a, layer, 0, c->n);
 }
@@ -466,28 +505,30 @@ bool arch_takes_rounds(const struct arch *a, const struct arch_chunk *c)
 
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)
 {
-    moe_up(&a->moe, &a->layers[x->layer].moe, a->room.x, c->ids, arch_plan_n(c), x);
+    moe_up(&a->moe, &a->layers[x->layer].moe, expert_states(a).in, c->ids, arch_plan_n(c), x);
 }
 
 void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x)
 {
-    moe_down(&a->moe, &a->layers[x->layer].moe, states_of(a).out, arch_plan_n(c), x);
+    const struct arch_tokens tokens = {x->from, x->n, arch_plan_n(c)};
+    moe_down(&a->moe, &a->layers[x->layer].moe, expert_states(a).out, arch_plan_n(c), x);
     if (!x->more_rounds)
-        add_last(a, x->layer, x->from, x->n);
+        add_experts(a, x->layer, &tokens);
 }
 
 void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t table)
 {
     const struct moe_states states = states_of(a);
     const struct arch_tokens all = arch_all_tokens(c);
-    if (a->room.config->shared_inner)
+    if (a->room.config->shared_inner && !a->room.config->moe_latent)
         moe_shared(&a->moe, &a->layers[layer].moe, &states, layer, table, &all);
 }
 
 void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t sum)
 {
-    moe_add(&a->moe, states_of(a).out, sum, c->n);
-    add_last(a, layer, 0, c->n);
+    const struct arch_tokens all = arch_all_tokens(c);
+    moe_add(&a->moe, expert_states(a).out, sum, c->n);
+    add_experts(a, layer, &all);
 }
 
 void arch_head(const struct arch *a, const struct arch_chunk *c, uint32_t from, uint32_t n)

@@ -23,12 +23,18 @@ struct dense {
 /* indices into room->own */
 enum { GATE_UP, ACT };
 
+/* Returns the matrices of the first product: gate and up, or up by itself. */
+static uint32_t n_in(const struct config *c)
+{
+    return c->gateless ? 1 : 2;
+}
+
 static void dense_needs(const struct config *c, const struct part_config *p, const struct exec_caps *caps,
                         const struct part_most *most, struct part_needs *out)
 {
     uint64_t n = (uint64_t)most->chunk * p->dense.inner;
-    (void)c, (void)caps;
-    *out = (struct part_needs){.widest = p->dense.inner, .own = {[GATE_UP] = 2 * n, [ACT] = n}};
+    (void)caps;
+    *out = (struct part_needs){.widest = p->dense.inner, .own = {[GATE_UP] = n_in(c) * n, [ACT] = n}};
 }
 
 static void dense_close(void *self)
@@ -82,7 +88,7 @@ static void dense_run(const void *self, const struct part_call *call)
                                      .norm = call->norm,
                                      .y = own[GATE_UP].address,
                                      .x_stride = r->config->hidden,
-                                     .y_stride = 2 * d->inner,
+                                     .y_stride = n_in(r->config) * d->inner,
                                      .n = n,
                                      .chunk = arch_plan_n(call->chunk),
                                      .eps = r->config->rms_eps,

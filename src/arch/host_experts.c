@@ -17,9 +17,10 @@ static uint64_t act_floats(const struct config *c, uint32_t n)
 
 uint64_t host_experts_bytes(const struct config *c, uint32_t max_chunk)
 {
-    const struct experts_shape s = {.n_experts = c->n_experts, .top_k = c->top_k, .hidden = c->hidden};
+    const struct experts_shape s = {
+        .n_experts = c->n_experts, .top_k = c->top_k, .hidden = config_expert_hidden(c)};
     /* hidden states from the device, the sum to it, act, scratch */
-    return sizeof(float) * (2 * (uint64_t)max_chunk * c->hidden + act_floats(c, max_chunk) +
+    return sizeof(float) * (2 * (uint64_t)max_chunk * s.hidden + act_floats(c, max_chunk) +
                             experts_cpu_scratch(&s, max_chunk));
 }
 
@@ -141,8 +142,9 @@ static struct experts_call call_of(const struct host_experts *h, const struct ho
         biases += row * biases_of_layer(config);
         of = (struct experts_biases){at(biases), at(biases + up_biases(config))};
     }
-    return (struct experts_call){.x = at(x + (uint64_t)part->from * config->hidden),
-                                 .norm = config->streams.n ? 0 : at(norms + (uint64_t)row * config->hidden),
+    bool is_normed = config->streams.n || config->moe_latent;
+    return (struct experts_call){.x = at(x + (uint64_t)part->from * config_expert_hidden(config)),
+                                 .norm = is_normed ? 0 : at(norms + (uint64_t)row * config->hidden),
                                  .biases = of,
                                  .table = part->table,
                                  .idx = at(c->idx + first),

@@ -14,16 +14,23 @@
 #include "model/model_dir.h"
 #include "model/part_tensors.h"
 
+/* Returns the rows of a shared expert that is computed with the router and the routed experts; 0: there is
+ * none, or routed experts read a latent (latent_experts.h). */
+static uint32_t shared_rows(const struct config *c)
+{
+    return c->moe_latent ? 0 : c->shared_inner;
+}
+
 /* Whether a gate weights the shared expert. */
 static bool has_shared_gate(const struct config *c)
 {
-    return c->shared_inner && c->family->shared_gate;
+    return shared_rows(c) && c->family->shared_gate;
 }
 
 /* Returns the matrices of the shared expert's first product: gate and up rows, or up alone. */
 static uint32_t n_shared_in(const struct config *c)
 {
-    return c->shared_inner ? 2u - c->gateless : 0;
+    return shared_rows(c) ? 2u - c->gateless : 0;
 }
 
 /* Opens the products of `n` matrices: the router's, then the shared expert's gate if it has one, gate and up
@@ -46,11 +53,10 @@ static int open_router(const struct config *c, struct exec *x, const struct weig
 static int load_router(struct moe *m, struct loader *l, uint32_t layer, const struct part_tensor *t,
                        struct moe_layer *out, struct moeflux_err *e)
 {
-    struct part_tensor rows[] = {t[EXPERTS_ROUTER], t[EXPERTS_SHARED_GATE], t[EXPERTS_GATE], t[EXPERTS_UP]};
+    const struct part_tensor rows[] = {t[EXPERTS_ROUTER], t[EXPERTS_SHARED_GATE], t[EXPERTS_GATE],
+                                       t[EXPERTS_UP]};
     struct weights w[4];
     uint32_t n_shared = n_shared_in(l->config), n = 1u + m->shared_gate + n_shared;
-    if (n_shared == 1)
-        rows[2] = (struct part_tensor){0};
     int rc = loader_parts(l, layer, rows, 4, w, e);
     if (rc < 0)
         return rc;
@@ -89,7 +95,7 @@ int moe_load_layer(struct moe *m, struct loader *l, uint32_t layer, const struct
         rc = loader_vectors(l, layer, t + EXPERTS_BIASES, 2, &out->biases.gate_up, e);
     if (rc == 0)
         rc = loader_vectors(l, layer, t + EXPERTS_BIASES + 2, 1, &out->biases.down, e);
-    return rc < 0 || !l->config->shared_inner ? rc : load_shared_down(m, l, layer, t, out, e);
+    return rc < 0 || !shared_rows(l->config) ? rc : load_shared_down(m, l, layer, t, out, e);
 }
 
 void moe_close_layer(struct moe_layer *y, struct exec *x)
@@ -109,7 +115,7 @@ struct experts_shape moe_experts_shape(const struct config *c, const struct expe
     const struct config_layer *layer = &c->layers[kinds->layer[kind]];
     return (struct experts_shape){.n_experts = c->n_experts,
                                   .top_k = c->top_k,
-                                  .hidden = c->hidden,
+                                  .hidden = config_expert_hidden(c),
                                   .inner = c->moe_inner,
                                   .gate_format = at->formats.gate,
                                   .up_format = at->formats.up,
@@ -155,7 +161,7 @@ static int open_kind(struct moe *m, uint32_t i, struct moeflux_err *e)
     struct experts_shape experts = moe_experts_shape(c, &m->kinds, i);
     experts.down_formats |= kind->shared_formats;
     experts.up_formats |= kind->up_formats;
-    experts.shared_inner = kind->has_mixed_up ? 0 : c->shared_inner;
+    experts.shared_inner = kind->has_mixed_up ? 0 : shared_rows(c);
     experts.chooses = !c->router.sigmoid && !experts.drops && !c->router.factors;
     experts.norm_topk = c->router.norm;
     return experts_open(&kind->experts, m->exec, &experts, e);
@@ -200,17 +206,17 @@ void moe_allocate(struct moe *m, const struct config *c, const struct exec_caps 
 {
     const struct experts_shape experts = {.n_experts = c->n_experts,
                                           .top_k = c->top_k,
-                                          .hidden = c->hidden,
+                                          .hidden = config_expert_hidden(c),
                                           .inner = c->moe_inner,
-                                          .shared_inner = c->shared_inner};
+                                          .shared_inner = shared_rows(c)};
     uint64_t chosen = (uint64_t)n * c->top_k;
     m->shared_gate = has_shared_gate(c);
-    m->router_rows = c->n_experts + m->shared_gate + n_shared_in(c) * c->shared_inner;
+    m->router_rows = c->n_experts + m->shared_gate + n_shared_in(c) * shared_rows(c);
     scratch_floats(to, &m->routed, (uint64_t)n * m->router_rows);
     scratch_floats(to, &m->idx, chosen);
     scratch_floats(to, &m->weights, chosen);
     scratch_floats(to, &m->act, n * experts_act_row(&experts));
-    scratch_floats(to, &m->grouped, experts_scratch(&experts, caps, n, c->shared_inner));
+    scratch_floats(to, &m->grouped, experts_scratch(&experts, caps, n, shared_rows(c)));
     uint64_t most = size_min(n, EXEC_MAX_INVARIANT);
     scratch_floats(to, &m->predicted_logits, most * c->n_experts);
     scratch_floats(to, &m->predicted, most * c->top_k);
@@ -266,7 +272,7 @@ static uint64_t router_norm(const struct moe_layer *y)
 void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, const struct arch_tokens *all)
 {
     bool up = experts_makes_shared(experts_of(m, y), all->plan_n);
-    bool apart = m->f16_scratch && m->config->shared_inner && linear_takes_f16(&y->shared_in, all->plan_n);
+    bool apart = m->f16_scratch && shared_rows(m->config) && linear_takes_f16(&y->shared_in, all->plan_n);
     struct linear_call call = {.x = x,
                                .norm = router_norm(y),
                                .y = m->routed.address,
@@ -335,8 +341,9 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
     uint64_t row = (uint64_t)m->router_rows * sizeof(float);
     const struct experts *experts = experts_of(m, y);
     uint64_t act = experts_act_row(&experts->shape) * sizeof(float);
-    return (struct experts_call){.x = x + (uint64_t)part->from * m->config->hidden * sizeof(float),
-                                 .norm = y->norm,
+    uint64_t hidden = config_expert_hidden(m->config) * sizeof(float);
+    return (struct experts_call){.x = x + part->from * hidden,
+                                 .norm = m->config->moe_latent ? 0 : y->norm,
                                  .table = part->table,
                                  .idx = m->idx.address + slot,
                                  .weights = m->weights.address + slot,
@@ -389,5 +396,5 @@ void moe_shared(const struct moe *m, const struct moe_layer *y, const struct moe
 
 void moe_add(const struct moe *m, uint64_t x, uint64_t sum, uint32_t n)
 {
-    add_run(&m->add, m->exec, &(struct add_call){.y = sum, .x = x, .n = n * m->config->hidden});
+    add_run(&m->add, m->exec, &(struct add_call){.y = sum, .x = x, .n = n * config_expert_hidden(m->config)});
 }

@@ -28,7 +28,8 @@ struct loader;
 struct part_tensor;
 struct scratch;
 
-/* f32 [n][hidden]: the experts' input, and what their output is added to; the same with a plain residual. */
+/* f32 [n][config_expert_hidden]: the experts' input, and what their output is added to; the same with a plain
+ * residual. */
 struct moe_states {
     uint64_t in, out;
 };
@@ -104,8 +105,8 @@ void moe_score(const struct moe *m, const struct moe_layer *y, uint64_t x, const
  * (arch_experts.chooses). ids: i32 [n], the tokens. */
 void moe_choose(const struct moe *m, const struct moe_layer *y, uint64_t ids, uint32_t n);
 void moe_predict(const struct moe *m, const struct moe_layer *y, uint64_t x, uint64_t ids, uint32_t n);
-/* Compute the two halves of the experts: the first reads x, the second adds to `out`; both f32 [n][hidden],
- * those of the whole chunk. ids: i32 [n]. */
+/* Compute the two halves of the experts: the first reads x, the second adds to `out`; both f32
+ * [n][config_expert_hidden], those of the whole chunk. ids: i32 [n]. */
 void moe_up(const struct moe *m, const struct moe_layer *y, uint64_t x, uint64_t ids, uint32_t plan_n,
             const struct arch_experts *part);
 void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t out, uint32_t plan_n,
@@ -113,7 +114,7 @@ void moe_down(const struct moe *m, const struct moe_layer *y, uint64_t out, uint
 /* Adds the shared expert, without the routed experts. table: any table that operations can read. */
 void moe_shared(const struct moe *m, const struct moe_layer *y, const struct moe_states *x, uint32_t layer,
                 uint64_t table, const struct arch_tokens *all);
-/* Computes x += sum, f32 [n][hidden]. */
+/* Computes x += sum, f32 [n][config_expert_hidden]. */
 void moe_add(const struct moe *m, uint64_t x, uint64_t sum, uint32_t n);
 
 #endif

@@ -187,7 +187,7 @@ static int choose_projection(struct convert_plan *p, uint32_t layer, bool down, 
     *format = has_codes ? lower(p, &wish, from, what) : quantised(&wish);
     if (has_codes && *format == from)
         return 0;
-    return check_group(&wish, what, down ? c->moe_inner : c->hidden, e);
+    return check_group(&wish, what, down ? c->moe_inner : config_expert_hidden(c), e);
 }
 
 /* Finds the formats of a GGUF file's experts. The plan has checked that the stacks are present. */

@@ -198,7 +198,7 @@ static int change_expert(const struct convert_plan *p, uint32_t layer, uint32_t 
                          uint8_t *block, struct convert_error *sum, struct moeflux_err *e)
 {
     uint8_t *source = slot + p->experts[layer].bytes;
-    uint64_t n = (uint64_t)p->src.config.moe_inner * p->src.config.hidden;
+    uint64_t n = (uint64_t)p->src.config.moe_inner * config_expert_hidden(&p->src.config);
     int rc = copy_expert(p, layer, expert, source, e);
     for (enum expert_proj proj = expert_tensors_first(&p->src.config); proj <= EXPERT_DOWN && rc == 0;
          proj++) {

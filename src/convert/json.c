@@ -223,7 +223,8 @@ static json_t *components(const struct convert_plan *p, const struct expert_layo
         uint64_t at = places[i];
         const struct format *f = format_of(formats[i]);
         enum dtype dtype = tensor_scale_dtype(f);
-        uint64_t rows = i < 2 ? c->moe_inner : c->hidden, cols = i < 2 ? c->hidden : c->moe_inner;
+        uint64_t hidden = config_expert_hidden(c), rows = i < 2 ? c->moe_inner : hidden,
+                 cols = i < 2 ? hidden : c->moe_inner;
         if (f->scheme == SCHEME_BLOCK) {
             *ok = *ok && add_bytes(parts, names[i], "weight", &at, rows, cols, f->name,
                                    format_code_bytes(f, rows * cols));

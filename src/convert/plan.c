@@ -438,8 +438,8 @@ int convert_plan_expert(const struct convert_plan *p, uint32_t layer, uint32_t e
                         struct convert_run *out, struct moeflux_err *e)
 {
     const struct config *c = &p->src.config;
-    uint64_t rows = proj == EXPERT_DOWN ? c->hidden : c->moe_inner;
-    uint64_t cols = proj == EXPERT_DOWN ? c->moe_inner : c->hidden;
+    uint64_t hidden = config_expert_hidden(c), rows = proj == EXPERT_DOWN ? hidden : c->moe_inner;
+    uint64_t cols = proj == EXPERT_DOWN ? c->moe_inner : hidden;
     struct expert_tensor b;
     int rc = expert_tensors_find(&p->src, layer, expert, proj, &b, e);
     if (rc == 0)

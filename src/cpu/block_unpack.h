@@ -158,7 +158,7 @@ VEC_INLINE struct vec unit_biases_32(const struct unit *u, int type)
     float out[UNIT_GROUPS];
     (void)type;
     for (uint32_t g = 0; g < UNIT_GROUPS; g++)
-        out[g] = u->some.biases[2 * g];
+        out[g] = u->some.biases[(size_t)2 * g];
     return vec_load(out);
 }
 

@@ -104,7 +104,7 @@ VEC_INLINE void add_unit(const struct unit *u, const struct blocks *f, size_t b,
                                                       : load_twice(factors + (size_t)8 * k);
             acc[i] = pair_fma(block_dot(c, &x[i], b + (size_t)2 * k, block_code_type(f->type)), by, acc[i]);
         }
-        factors -= n * FACTORS;
+        factors -= (size_t)n * FACTORS;
     }
 }
 

@@ -59,7 +59,7 @@ static uint64_t embedding_bytes(const struct model_dir *d)
 static void fill_needs(const struct model_dir *d, enum kv_type type, struct moeflux_needs *out)
 {
     const struct config *c = &d->config;
-    uint64_t expert_params = (3u - c->gateless) * (uint64_t)c->hidden * c->moe_inner, n_moe = 0;
+    uint64_t expert_params = (3u - c->gateless) * (uint64_t)config_expert_hidden(c) * c->moe_inner, n_moe = 0;
     *out = (struct moeflux_needs){.n_layers = c->n_layers,
                                   .hidden = c->hidden,
                                   .vocab_size = c->vocab_size,

@@ -14,6 +14,7 @@
 #include "model/packed.h"
 #include "model/quant_config.h"
 #include "model/safetensors.h"
+#include "model/stacks.h"
 #include "model/tensor.h"
 
 /* Gives a .weight the mode, bits and group of its entry in the table. */
@@ -131,6 +132,8 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
         rc = nvfp4_adopt(&s.tensors, s.files, m->path, e);
     if (rc == 0)
         rc = fused_split(&s.tensors, m->config.family->fused, &m->config, q->fp8.rows, m->path, e);
+    if (rc == 0)
+        rc = stacks_split_fp8(&s.tensors, e);
     if (rc == 0 && m->config.family->adopt)
         rc = m->config.family->adopt(&s.tensors, m->path, e);
     if (rc == 0)

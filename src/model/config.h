@@ -241,6 +241,9 @@ struct config {
      * top_k */
     float expert_share;
     uint32_t shared_inner;          /* sum over all shared experts; 0: there is none */
+    /* routed experts read a projection of the normed hidden state to so many columns, and another matrix
+     * projects their sum back; 0: they read the hidden state */
+    uint32_t moe_latent;
     uint32_t first_dense, moe_freq; /* DeepSeek's keys for dense layers; only fingerprints use them */
     struct router_config router;
     bool experts_biased;
@@ -259,6 +262,12 @@ struct config {
 static inline uint32_t config_width(const struct config *c)
 {
     return c->hidden * (c->streams.n ? c->streams.n : 1);
+}
+
+/* Returns the columns of what routed experts read, and the rows of what they give. */
+static inline uint32_t config_expert_hidden(const struct config *c)
+{
+    return c->moe_latent ? c->moe_latent : c->hidden;
 }
 
 /* Returns the channels of the delta net's convolution. */

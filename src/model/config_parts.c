@@ -454,12 +454,18 @@ void config_read_experts(struct config *c, struct json_view *v, const char *key)
     c->top_k = json_view_u32(v, config_key(v, "num_experts_per_tok"), 1, CONFIG_MAX_EXPERTS);
 }
 
+static bool has_dense(const struct config *c)
+{
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        for (uint32_t b = 0; b < c->layers[i].n_blocks; b++)
+            if (config_part(c, i, b)->kind == PART_DENSE)
+                return true;
+    return false;
+}
+
 void config_read_dense(struct config *c, struct json_view *v, const char *key)
 {
-    uint32_t i = 0;
-    while (v->rc == 0 && i < c->n_layers && config_has_experts(c, i))
-        i++;
-    if (v->rc < 0 || i == c->n_layers)
+    if (v->rc < 0 || !has_dense(c))
         return;
     struct dense_config *d = &only(c, PART_DENSE)->dense;
     d->inner = json_view_u32(v, key, 1, CONFIG_MAX_INNER);

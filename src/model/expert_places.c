@@ -34,7 +34,7 @@ static void place_projection(uint32_t format, uint64_t n, uint64_t *w, uint64_t 
 
 struct expert_layout expert_places_layout(const struct config *c, const struct expert_formats *f)
 {
-    uint64_t n = (uint64_t)c->moe_inner * c->hidden;
+    uint64_t n = (uint64_t)c->moe_inner * config_expert_hidden(c);
     struct expert_layout l = {.formats = *f};
     place_projection(f->gate, n, &l.gate_w, &l.gate_s, &l.gate_b, &l.bytes);
     if (c->gateless) /* up is read as the gate, too */
@@ -55,7 +55,8 @@ static int check_formats(const struct model_dir *m, uint32_t layer, const struct
                          struct moeflux_err *e)
 {
     const struct config *c = &m->config;
-    const uint32_t formats[] = {f->gate, f->up, f->down}, cols[] = {c->hidden, c->hidden, c->moe_inner};
+    const uint32_t formats[] = {f->gate, f->up, f->down}, hidden = config_expert_hidden(c),
+                   cols[] = {hidden, hidden, c->moe_inner};
     for (int i = 0; i < EXPERT_PROJS; i++)
         if (!format_takes_cols(format_of(formats[i]), cols[i]))
             return err_set(
@@ -92,7 +93,7 @@ static int check_length(const struct model_dir *m, uint32_t layer, const struct 
                        " bytes each)",
                        f->path, f->bytes, expected, m->config.n_experts, each);
     /* Other engines give files of 2-bit experts the same names. */
-    uint64_t n = (uint64_t)m->config.moe_inner * m->config.hidden;
+    uint64_t n = (uint64_t)m->config.moe_inner * config_expert_hidden(&m->config);
     if (f->bytes == 3 * format_all_bytes(format_of(FORMAT_Q2), n) * m->config.n_experts)
         return err_set(e, ERR_UNSUPPORTED, "%s: the experts have 2 bits, expected %u", f->path,
                        format_of(m->experts[layer].formats.up)->bits);
@@ -280,8 +281,8 @@ static void set_rule(struct model_dir *m, const struct expert_layout *l, const s
                      uint32_t part, const struct tensor *t, struct extent_rule *out)
 {
     const uint64_t ups[N_PARTS] = {l->up_w, l->up_s, l->up_b};
-    uint32_t rows = p->proj == EXPERT_DOWN ? m->config.hidden : m->config.moe_inner,
-             cols = p->proj == EXPERT_DOWN ? m->config.moe_inner : m->config.hidden;
+    uint32_t hidden = config_expert_hidden(&m->config), inner = m->config.moe_inner,
+             rows = p->proj == EXPERT_DOWN ? hidden : inner, cols = p->proj == EXPERT_DOWN ? inner : hidden;
     uint64_t bytes = t->bytes / m->config.n_experts;
     if (t->of_blocks)
         *out = (struct extent_rule){.change = EXTENT_NVFP4,

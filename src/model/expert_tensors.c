@@ -96,8 +96,8 @@ int expert_tensors_find(const struct model_dir *m, uint32_t layer, uint32_t expe
                         struct expert_tensor *out, struct moeflux_err *e)
 {
     const struct config *c = &m->config;
-    uint64_t rows = proj == EXPERT_DOWN ? c->hidden : c->moe_inner;
-    uint64_t cols = proj == EXPERT_DOWN ? c->moe_inner : c->hidden;
+    uint64_t hidden = config_expert_hidden(c), rows = proj == EXPERT_DOWN ? hidden : c->moe_inner;
+    uint64_t cols = proj == EXPERT_DOWN ? c->moe_inner : hidden;
     *out = find(m, layer, expert, proj);
     if (!out->t)
         return err_set(e, ERR_FORMAT, "%s: layer %u expert %u: no tensor with its %s", m->path, layer, expert,

@@ -214,7 +214,7 @@ int model_dir_check_expert_part(const struct model_dir *m, uint32_t layer, uint3
                                 const uint8_t *slot, uint64_t from, uint64_t to, struct moeflux_err *e)
 {
     const struct expert_layout *l = &m->experts[layer];
-    uint64_t n = (uint64_t)m->config.moe_inner * m->config.hidden;
+    uint64_t n = (uint64_t)m->config.moe_inner * config_expert_hidden(&m->config);
     const struct format *gate = format_of(l->formats.gate), *up = format_of(l->formats.up),
                         *down = format_of(l->formats.down);
     const struct {

@@ -170,14 +170,13 @@ static void mamba(const struct config *c, const struct part_config *p, struct pa
     memcpy(t, all, sizeof all);
 }
 
-/* Sets a feed-forward part's three matrices, below "mlp." and `where`. A part without a gate uses up
- * twice. */
+/* Sets a feed-forward part's matrices, below "mlp." and `where`: gate, if it has one, up and down. */
 static void gated(const struct config *c, const char *where, uint32_t inner, struct part_tensor *t)
 {
     static const char *const parts[] = {"gate_proj", "up_proj", "down_proj"};
-    for (int i = 0; i < 3 && inner > 0; i++) {
+    for (int i = c->gateless; i < 3 && inner > 0; i++) {
         t[i] = (struct part_tensor){.rows = i < 2 ? inner : c->hidden, .cols = i < 2 ? c->hidden : inner};
-        snprintf(t[i].name, sizeof t[i].name, "mlp.%s%s", where, parts[i == 0 && c->gateless ? 1 : i]);
+        snprintf(t[i].name, sizeof t[i].name, "mlp.%s%s", where, parts[i]);
     }
 }
 
@@ -215,6 +214,12 @@ static void experts(const struct config *c, const struct part_config *p, struct 
         (struct part_tensor){.name = "router.per_expert_scale", .cols = c->router.factors * c->n_experts};
     t[EXPERTS_OF_TOKENS] = (struct part_tensor){
         .name = "mlp.gate.tid2eid", .cols = by_token * c->vocab_size * c->own_top_k, .is_ids = true};
+    if (c->moe_latent) {
+        t[EXPERTS_LATENT_IN] =
+            (struct part_tensor){.name = "mlp.fc1_latent_proj", .rows = c->moe_latent, .cols = c->hidden};
+        t[EXPERTS_LATENT_OUT] =
+            (struct part_tensor){.name = "mlp.fc2_latent_proj", .rows = c->hidden, .cols = c->moe_latent};
+    }
     named(by_token ? NULL : f->router_bias, 0, c->n_experts, &t[EXPERTS_ROUTER_BIAS]);
     named(f->shared_gate, 1, c->hidden, &t[EXPERTS_SHARED_GATE]);
     snprintf(shared, sizeof shared, "%s.", f->shared ? f->shared : "");

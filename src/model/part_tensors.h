@@ -101,7 +101,6 @@ enum mamba_tensor {
     MAMBA_DT_BIAS,
     MAMBA_NORM
 };
-/* Without a gate its matrix is that of up. */
 enum dense_tensor { DENSE_GATE, DENSE_UP, DENSE_DOWN };
 enum experts_tensor {
     EXPERTS_ROUTER,
@@ -114,6 +113,8 @@ enum experts_tensor {
     EXPERTS_ROUTER_NORM,
     EXPERTS_FACTORS,
     EXPERTS_OF_TOKENS, /* [vocab_size][own_top_k]: each token's experts */
+    EXPERTS_LATENT_IN, /* to the routed experts' columns, and back */
+    EXPERTS_LATENT_OUT,
 };
 
 /* The table's rows are in tensors of their own (table.h). */

@@ -275,10 +275,12 @@ static int add_layer(struct sketching *s, uint32_t layer, struct moeflux_err *e)
     struct model_dir *m = s->m;
     const struct config *c = &m->config;
     struct expert_formats f;
-    int rc = choose_projection(s, layer, "up_proj", c->hidden, &f.up, e);
+    int rc = choose_projection(s, layer, "up_proj", config_expert_hidden(c), &f.up, e);
+    if (rc < 0)
+        return rc;
     f.gate = f.up;
-    if (rc == 0 && !c->gateless)
-        rc = choose_projection(s, layer, "gate_proj", c->hidden, &f.gate, e);
+    if (!c->gateless)
+        rc = choose_projection(s, layer, "gate_proj", config_expert_hidden(c), &f.gate, e);
     if (rc == 0)
         rc = choose_projection(s, layer, "down_proj", c->moe_inner, &f.down, e);
     if (rc < 0)

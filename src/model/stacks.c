@@ -1,10 +1,13 @@
 #include "model/stacks.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
+#include "base/mem.h"
 #include "base/str.h"
+#include "model/fp8.h"
 #include "model/model.h"
 #include "model/names.h"
 #include "model/tensor.h"
@@ -93,5 +96,58 @@ int stacks_split(struct tensor_list *l, const char *where, struct moeflux_err *e
                 rc = split_stack(l, i, &stacks[k], where, e);
                 break;
             }
+    return rc;
+}
+
+/* ---- stacks of 8-bit floats ---- */
+
+static const char STACK[] = ".switch_mlp.";
+
+/* Takes expert i of a stack. */
+static int take_expert(const struct tensor *whole, uint32_t i, struct tensor *out, struct moeflux_err *e)
+{
+    const char *at = strstr(whole->name, STACK), *proj = at + strlen(STACK);
+    size_t n = strlen(whole->name) + sizeof ".experts.4294967295.";
+    char *name = mem_new(n, 1, e);
+    if (!name)
+        return ERR_MEMORY;
+    snprintf(name, n, "%.*s.experts.%u.%s", (int)(at - whole->name), whole->name, i, proj);
+    *out = *whole;
+    out->name = name;
+    out->n_dims = 2;
+    out->shape[0] = whole->shape[1];
+    out->shape[1] = whole->shape[2];
+    out->bytes = whole->bytes / whole->shape[0];
+    out->off += i * out->bytes;
+    return 0;
+}
+
+static int split_experts(struct tensor_list *l, size_t at, struct moeflux_err *e)
+{
+    const struct tensor whole = l->items[at];
+    int rc = 0;
+    for (uint32_t i = 0; rc == 0 && i < whole.shape[0]; i++) {
+        struct tensor part;
+        rc = take_expert(&whole, i, &part, e);
+        if (rc == 0 && i > 0)
+            rc = tensor_list_add(l, &part, e);
+        else if (rc == 0)
+            l->items[at] = part;
+    }
+    if (l->items[at].name != whole.name)
+        free(whole.name);
+    return rc;
+}
+
+int stacks_split_fp8(struct tensor_list *l, struct moeflux_err *e)
+{
+    size_t n = l->n;
+    int rc = 0;
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        const struct tensor *t = &l->items[i];
+        bool is_codes = t->dtype == DTYPE_F8_E4M3 && str_ends_with(t->name, ".weight");
+        if ((is_codes || fp8_is_scales(t)) && t->n_dims == 3 && t->bytes > 0 && strstr(t->name, STACK))
+            rc = split_experts(l, i, e);
+    }
     return rc;
 }

@@ -18,6 +18,11 @@ static bool clamps_inputs(float gating)
     return gating <= -GATING_INPUTS * 1e-6f;
 }
 
+bool gating_has_gate(float gating)
+{
+    return gating < GATING_RELU;
+}
+
 double gating_ref(float gating, double g, double u)
 {
     if (gating == 0)

@@ -19,6 +19,8 @@ struct loops;
  * none. */
 float gating_clamp(float clamp, bool inputs);
 
+/* Returns whether the activation has a gate's product besides an up row's. */
+bool gating_has_gate(float gating);
 double gating_ref(float gating, double g, double u);
 /* Computes out[c] for n channels. */
 void gating_run(const struct loops *l, float gating, const float *gate, const float *up, uint32_t n,

@@ -1,4 +1,4 @@
-/* swiglu.h - the activation between the two products of a dense feed-forward part: dst[t] = silu(gate[t]) *
+/* swiglu.h - the activation between the products of a dense feed-forward part: dst[t] = silu(gate[t]) *
  * up[t], or another one of gating.h. inner is a multiple of 4. */
 #ifndef MOEFLUX_OPS_SWIGLU_H
 #define MOEFLUX_OPS_SWIGLU_H
@@ -18,7 +18,8 @@ struct swiglu {
 };
 
 struct swiglu_call {
-    uint64_t src; /* f32 [n][2 * inner], gate then up; aligned to 16 bytes, like dst */
+    uint64_t
+        src; /* f32 [n][2 * inner], gate then up; without a gate [n][inner]; aligned to 16 bytes, like dst */
     uint64_t dst; /* f32 [n][inner] */
     uint32_t n, inner;
 };

@@ -13,11 +13,11 @@ struct job {
 static void swiglu_token(void *ctx, uint32_t t, uint32_t thread)
 {
     const struct job *j = ctx;
-    uint32_t inner = j->call->inner;
-    const float *gate = host_floats(j->call->src) + 2 * (uint64_t)t * inner;
+    uint32_t inner = j->call->inner, up_at = gating_has_gate(j->gating) ? inner : 0;
+    const float *gate = host_floats(j->call->src) + (uint64_t)t * (inner + up_at);
     float *dst = host_floats_mut(j->call->dst) + (uint64_t)t * inner;
     (void)thread;
-    gating_run(j->loops, j->gating, gate, gate + inner, inner, dst);
+    gating_run(j->loops, j->gating, gate, gate + up_at, inner, dst);
 }
 
 int swiglu_cpu(const void *self, const void *what, struct host *h)

@@ -113,6 +113,7 @@ json_is 'j["table_bytes"]' $((1280 * 32))
 claim a_configuration_without_a_table_has_the_formats_that_convert_makes
 for dir in families/qw4-plain families/qw4-odd families/glm5-plain families/glm5-odd families/dsv32 \
     families/gemma4-plain families/gemma4-odd families/m3-odd families/step-plain families/mimo-odd families/nemo-odd \
+    families/nemo-latent \
     sources/qwen/hf sources/deepseek/hf; do
     dir=tests/models/$dir
     rm -rf "$tmp/made"

@@ -148,17 +148,26 @@ static float scale_of(const struct publish_form *f, const float *x, uint64_t row
                                      : scale;
 }
 
-static void emit_scales(struct publisher *p, const char *weight, uint64_t high, uint64_t wide,
+/* Writes "[rows, cols]", or "[stack, rows, cols]" for a stack of matrices. */
+static void write_shape(char *out, size_t size, uint64_t stack, uint64_t rows, uint64_t cols)
+{
+    if (stack)
+        snprintf(out, size, "[%u, %u, %u]", (unsigned)stack, (unsigned)rows, (unsigned)cols);
+    else
+        snprintf(out, size, "[%u, %u]", (unsigned)rows, (unsigned)cols);
+}
+
+static void emit_scales(struct publisher *p, const char *weight, uint64_t stack, uint64_t high, uint64_t wide,
                         const float *scales)
 {
     char name[NAME + 80], shape[64];
     const char *dtype = scale_dtype(&p->form);
-    uint64_t n = high * wide;
+    uint64_t n = (stack ? stack : 1) * high * wide;
     snprintf(name, sizeof name, "%s_scale%s", weight, p->form.scales == PUBLISH_FOR_BLOCKS ? "_inv" : "");
     if (p->form.scales == PUBLISH_FOR_ALL)
         snprintf(shape, sizeof shape, "[1]");
     else
-        snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)high, (unsigned)wide);
+        write_shape(shape, sizeof shape, stack, high, wide);
     if (strcmp(dtype, "F8_E8M0") != 0) {
         emit(p, name, dtype, shape, scales, n);
         return;
@@ -173,15 +182,12 @@ static void emit_scales(struct publisher *p, const char *weight, uint64_t high, 
     free(exponents);
 }
 
-/* Writes a matrix as 8-bit floats, or as the numbers that these stand for. */
-static void emit_blocks(struct publisher *p, const char *name, uint64_t rows, uint64_t cols, const float *x)
+/* Rounds a matrix to 8-bit floats. numbers: what the codes stand for. */
+static void round_blocks(const struct publisher *p, uint64_t rows, uint64_t cols, const float *x,
+                         uint8_t *codes, float *scales, float *numbers)
 {
     const struct block block = block_of(&p->form, rows, cols);
     uint64_t wide = (cols + block.cols - 1) / block.cols, high = (rows + block.rows - 1) / block.rows;
-    float *scales = malloc(wide * high * sizeof *scales), *numbers = malloc(rows * cols * sizeof *numbers);
-    uint8_t *codes = malloc(rows * cols);
-    char shape[64];
-    assert_true(scales && numbers && codes);
     for (uint64_t i = 0; i < wide * high; i++)
         scales[i] = scale_of(&p->form, x, rows, cols, i / wide * block.rows, i % wide * block.cols, block);
     for (uint64_t i = 0; i < rows * cols; i++) {
@@ -189,14 +195,30 @@ static void emit_blocks(struct publisher *p, const char *name, uint64_t rows, ui
         codes[i] = nearest_code(x[i] / scale);
         numbers[i] = e4m3_to_float(codes[i]) * scale;
     }
-    snprintf(shape, sizeof shape, "[%u, %u]", (unsigned)rows, (unsigned)cols);
+}
+
+/* Writes a matrix (stack: 0) or a stack of matrices as 8-bit floats, or as the numbers that these stand for. */
+static void emit_blocks(struct publisher *p, const char *name, uint64_t stack, uint64_t rows, uint64_t cols,
+                        const float *x)
+{
+    const struct block block = block_of(&p->form, rows, cols);
+    uint64_t wide = (cols + block.cols - 1) / block.cols, high = (rows + block.rows - 1) / block.rows;
+    uint64_t n = stack ? stack : 1, each = rows * cols;
+    float *scales = malloc(n * wide * high * sizeof *scales), *numbers = malloc(n * each * sizeof *numbers);
+    uint8_t *codes = malloc(n * each);
+    char shape[64];
+    assert_true(scales && numbers && codes);
+    for (uint64_t i = 0; i < n; i++)
+        round_blocks(p, rows, cols, x + i * each, codes + i * each, scales + i * wide * high,
+                     numbers + i * each);
+    write_shape(shape, sizeof shape, stack, rows, cols);
     if (p->form.widened) {
-        emit(p, name, "F32", shape, numbers, rows * cols);
+        emit(p, name, "F32", shape, numbers, n * each);
     } else {
         uint32_t shard = p->form.sharded ? p->n % SHARDS : 0;
-        st_writer_add(&p->shards[shard], name, "F8_E4M3", shape, codes, rows * cols);
+        st_writer_add(&p->shards[shard], name, "F8_E4M3", shape, codes, n * each);
         add_to_map(p, name, shard);
-        emit_scales(p, name, high, wide, scales);
+        emit_scales(p, name, stack, high, wide, scales);
     }
     free(scales);
     free(numbers);
@@ -290,7 +312,7 @@ static void emit_matrix(struct publisher *p, const char *name, uint64_t rows, ui
     if (is_nvfp4 && (!p->form.block || (strstr(name, ".experts.") && !(other && strstr(name, other)))))
         emit_nvfp4(p, name, rows, cols, x);
     else if (p->form.block && !stays)
-        emit_blocks(p, name, rows, cols, x);
+        emit_blocks(p, name, 0, rows, cols, x);
     else
         emit(p, name, p->form.dtype, shape, x, rows * cols);
 }
@@ -385,6 +407,8 @@ static void publish_tensor(struct publisher *p, const struct tensor *t)
     tensor_shape_text(&like, shape);
     if (like.n_dims == 2)
         emit_matrix(p, t->name, like.shape[0], like.shape[1], x);
+    else if (p->form.block && like.n_dims == 3 && strstr(t->name, ".moe.")) /* Step-3.5's stacks */
+        emit_blocks(p, t->name, like.shape[0], like.shape[1], like.shape[2], x);
     else
         emit(p, t->name, is_vector ? "F32" : p->form.dtype, shape, x, n);
     free(x);

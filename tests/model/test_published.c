@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "check.h"
+#include "convert/convert.h"
 #include "device.h"
 #include "model_dirs.h"
 #include "publish.h"
@@ -74,7 +75,8 @@ static const struct {
     {"qwen3-odd/mlx", 1, false, PUBLISH_FOR_ROWS, "BF16"},
     {"families/glmlite-odd", 1, false, PUBLISH_FOR_ALL, NULL},
     {"families/m3-odd", 128, false, PUBLISH_FOR_BLOCKS, NULL},
-    {"families/step-plain", 128, false, PUBLISH_FOR_BLOCKS, NULL}, /* experts are stacks of float32 */
+    {"families/step-plain", 128, false, PUBLISH_FOR_BLOCKS, NULL}, /* experts are stacks */
+    {"families/step-plain", 32, false, PUBLISH_FOR_BLOCKS, "BF16"},
     {"families/mimo-plain", 128, false, PUBLISH_FOR_BLOCKS, NULL},
 };
 
@@ -115,6 +117,28 @@ static void fp8_agrees_with_its_numbers_on_the_reference_backend(void **state)
 {
     (void)state;
     fp8_gives_what_its_numbers_give("reference", 0, sizeof fp8_models / sizeof *fp8_models);
+}
+
+/* Scales are powers of two, so that each number is one of bfloat16, to which convert rounds. */
+static void stacks_of_fp8_convert_to_what_their_numbers_give(void **state)
+{
+    (void)state;
+    static const char *const files[] = {"packed_experts/layer_01.bin", "packed_experts/layer_02.bin"};
+    char *tmp = tmp_tree_new();
+    const char *dir[2], *out[2] = {tmp_tree_path(tmp, "a"), tmp_tree_path(tmp, "b")};
+    struct publish_form form = {.dtype = "F32", .block = 32, .scale_dtype = "F8_E8M0"};
+    publish(tmp, "codes", "families/step-plain", &form, &dir[0]);
+    form.widened = true;
+    publish(tmp, "numbers", "families/step-plain", &form, &dir[1]);
+    for (int i = 0; i < 2; i++) {
+        struct convert_result r;
+        struct moeflux_err e = {0};
+        const struct convert_options o = {.src = dir[i], .dst = out[i], .settings = {.bits = 4}};
+        check_ok(convert_run(&o, &r, &e), &e);
+    }
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        tmp_tree_expect_same(out[0], out[1], files[i]);
+    tmp_tree_remove(tmp);
 }
 
 /* --- bfloat16, float32, 4 bits --- */
@@ -302,6 +326,7 @@ int main(void)
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(fp8_agrees_with_its_numbers_on_the_reference_backend),
+        cmocka_unit_test(stacks_of_fp8_convert_to_what_their_numbers_give),
         cmocka_unit_test(the_device_agrees_with_the_reference),
         cmocka_unit_test(chunks_of_any_size_agree),
         cmocka_unit_test(streamed_experts_give_the_same_bytes),

@@ -19,7 +19,7 @@
 #include "sequence.h"
 #include "tmp_tree.h"
 
-enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 14 };
+enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 15 };
 #define QWEN4 "tests/models/families/qw4-plain"
 #define GLM5  "tests/models/families/glm5-plain"
 static const struct {
@@ -40,6 +40,7 @@ static const struct {
     {"tests/models/families/step-plain", true},
     {"tests/models/families/mimo-odd", false},
     {"tests/models/families/nemo-odd", false},
+    {"tests/models/families/nemo-latent", false},
 };
 static const char *models[N_MODELS];
 static char *tmp;

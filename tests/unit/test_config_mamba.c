@@ -102,7 +102,7 @@ static const struct refusal {
     int code;
     const char *text;
 } refusals[] = {
-    {PLAIN, "moe_latent_size", "1024", ERR_UNSUPPORTED, "moe_latent_size is set"},
+    {PLAIN, "moe_latent_size", "1000", ERR_FORMAT, "moe_latent_size is 1000, expected a multiple of"},
     {PLAIN, "hybrid_override_pattern", "\"M*\"", ERR_FORMAT, "hybrid_override_pattern"},
     {PLAIN, "hybrid_override_pattern", "\"MxE\"", ERR_UNSUPPORTED, "hybrid_override_pattern[1]"},
     {PLAIN, "hybrid_override_pattern", NULL, ERR_FORMAT, "hybrid_override_pattern"},

@@ -49,7 +49,7 @@ static void copy_to_host(const struct pass *p, bool computes)
     const struct config *c = &m->dir.config;
     if (computes)
         exec_copy(p->at->exec, &p->at->host.x, 0, &p->at->view.experts_in, 0,
-                  (uint64_t)p->chunk.n * c->hidden * sizeof(float));
+                  (uint64_t)p->chunk.n * config_expert_hidden(c) * sizeof(float));
     if (p->at->weights.host)
         exec_copy(p->at->exec, &p->at->weights, 0, &p->at->view.weights, 0,
                   (uint64_t)p->chunk.n * c->top_k * sizeof(float));
@@ -210,7 +210,7 @@ static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice,
     uint64_t shared;
     int rc = exec_submit(p->at->exec, choice, e);
     exec_begin(p->at->exec);
-    if (rc < 0 || !m->dir.config.shared_inner)
+    if (rc < 0 || !m->dir.config.shared_inner || m->dir.config.moe_latent)
         return rc;
     arch_shared_expert(p->at->arch, &p->chunk, layer, p->at->sides[SIDE_DEVICE].round_tables.address);
     rc = exec_submit(p->at->exec, &shared, e);
@@ -248,7 +248,8 @@ static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_e
     struct stage *at = p->at;
     const struct expert_side *side = pass_side(p, layer);
     uint64_t start = clock_ns();
-    memset(at->host.sum.host, 0, (uint64_t)p->chunk.n * p->m->dir.config.hidden * sizeof(float));
+    memset(at->host.sum.host, 0,
+           (uint64_t)p->chunk.n * config_expert_hidden(&p->m->dir.config) * sizeof(float));
     exec_begin(side->exec);
     int rc = chosen_run(p, layer, e);
     int done = exec_finish(side->exec, rc < 0 ? NULL : e);

@@ -156,7 +156,7 @@ static void set_options(struct expert_store_options to[EXPERT_SIDES], const stru
 static int open_host(struct stage *at, const struct moeflux_model *m, const struct moeflux_options *o,
                      const struct exec *threads_of, struct moeflux_err *e)
 {
-    uint64_t hidden = (uint64_t)at->max_cpu_chunk * m->dir.config.hidden * sizeof(float);
+    uint64_t hidden = (uint64_t)at->max_cpu_chunk * config_expert_hidden(&m->dir.config) * sizeof(float);
     const struct arch_span layers = {at->cpu_layers.first, at->cpu_layers.end};
     struct expert_side *s = &at->sides[SIDE_HOST];
     int rc = load_plan_open_cpu(&s->exec, o, threads_of, e);

@@ -218,6 +218,8 @@ static void add_layers(XXH3_state_t *h, const struct config *c)
     add_kinds(h, c);
     if (config_first(c, PART_COMPRESSED)->kind == PART_COMPRESSED)
         add_compressed(h, c);
+    if (c->moe_latent)
+        add(h, &c->moe_latent, sizeof c->moe_latent);
     if (config_first(c, PART_MAMBA)->kind == PART_MAMBA)
         add_mamba(h, &config_first(c, PART_MAMBA)->mamba);
     for (uint32_t i = 0; i < c->n_layers; i++) {
@@ -295,7 +297,7 @@ static int add_expert_part(XXH3_state_t *h, const struct model_dir *d, uint32_t 
                            uint32_t format, uint64_t at, struct moeflux_err *e)
 {
     uint8_t sample[EXPERT_SAMPLE];
-    const uint64_t weights = (uint64_t)d->config.moe_inner * d->config.hidden;
+    const uint64_t weights = (uint64_t)d->config.moe_inner * config_expert_hidden(&d->config);
     const struct format *f = format_of(format);
     uint64_t all = f->scale_bytes ? format_scale_bytes(f, weights) : format_code_bytes(f, weights);
     uint64_t n = size_min(all, sizeof sample);

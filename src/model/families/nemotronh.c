@@ -1,5 +1,6 @@
 /* Nemotron-3: a layer is a single part, Mamba-2, grouped-query attention without rotary angles, or experts
- * without gates (relu^2), with a biased router and a shared expert. */
+ * without gates (relu^2), with a biased router and a shared expert. In Super and Ultra the experts read a
+ * latent. */
 #include <jansson.h>
 #include <math.h>
 #include <string.h>
@@ -87,12 +88,8 @@ static void read(struct config *c, struct json_view *v)
     const char *eps = json_view_get(v, "norm_eps") ? "norm_eps" : "layer_norm_epsilon";
     if (!json_view_get(v, "rms_norm_eps"))
         c->rms_eps = (float)json_view_real_or(v, eps, 1e-5, 1e-30, 1);
-    if (v->rc == 0 && json_view_get(v, "moe_latent_size"))
-        v->rc = err_set(
-            v->e, ERR_UNSUPPORTED,
-            "%s: moe_latent_size is set (Nemotron-3 Super and Ultra), expected null: experts of a latent "
-            "are not supported",
-            v->where);
+    c->moe_latent = json_view_u32_or(v, "moe_latent_size", 0, 1, CONFIG_MAX_HIDDEN);
+    config_check_multiple(v, "moe_latent_size", c->moe_latent, PRODUCT_COLS);
     for (size_t i = 0; i < sizeof off / sizeof *off; i++)
         config_expect(v, off[i], false);
     config_expect_text(v, "mlp_hidden_act", "relu2");
@@ -119,6 +116,8 @@ static const char *const renamed[][2] = {
     {".mixer.o_proj.", ".self_attn.o_proj."},
     {".mixer.gate.e_score_correction.bias", ".mixer.gate.e_score_correction_bias"},
     {".mixer.gate.", ".mlp.gate."},
+    {".mixer.fc1_latent_proj.", ".mlp.fc1_latent_proj."},
+    {".mixer.fc2_latent_proj.", ".mlp.fc2_latent_proj."},
     {".mixer.experts.", ".mlp.experts."},
     {".mixer.shared_experts.", ".mlp.shared_experts."},
     {".mixer.up_proj.", ".mlp.up_proj."},

@@ -125,6 +125,8 @@ static const struct name single_part[] = {
     {"ssm_dt.bias", "mixer.dt_bias"},
     {"ssm_norm.weight", "mixer.norm.weight"},
     {"ssm_out.weight", "mixer.out_proj.weight"},
+    {"ffn_latent_down.weight", "mlp.fc1_latent_proj.weight"},
+    {"ffn_latent_up.weight", "mlp.fc2_latent_proj.weight"},
 };
 
 /* Names in layers with Kimi Delta Attention, before those of in_layer: the same in all models; with gates of

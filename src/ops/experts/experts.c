@@ -3,6 +3,7 @@
 #include "args.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "ops/gating.h"
 #include "ops/loops.h"
 #include "ops/router/router.h"
 
@@ -40,7 +41,7 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
 
 bool experts_are_gateless(const struct experts_shape *s)
 {
-    return s->gating >= GATING_RELU;
+    return !gating_has_gate(s->gating);
 }
 
 bool experts_are_mixed(const struct experts_shape *s)

@@ -95,7 +95,17 @@ ODD = COMMON | {
     "topk_group": 1,
     "use_conv_bias": False,
 }
-MODELS = {"nemo-plain": PLAIN, "nemo-odd": ODD}
+
+# Experts of a latent, as in Super and Ultra, before and after the attention.
+LATENT = PLAIN | {
+    "hidden_size": 128,
+    "hybrid_override_pattern": "E*E",
+    "moe_latent_size": 64,
+    "moe_shared_expert_intermediate_size": 64,
+    "num_experts_per_tok": 3,
+    "routed_scaling_factor": 5.0,
+}
+MODELS = {"nemo-plain": PLAIN, "nemo-odd": ODD, "nemo-latent": LATENT}
 
 
 def fill(model):
