@@ -5,6 +5,7 @@
  *   struct moeflux_tokenizer  text to token ids and back
  *   struct moeflux_sampler    logits to the next token id
  *   struct moeflux_chat       requests to answers: chat template, tools, grammars, batched decode
+ *   struct moeflux_conversation   questions and answers in one session, with other answers and going back
  *
  * Nothing is kept in globals. Threads may share a model and a tokenizer; a session or a sampler belongs to
  * one thread at a time. Token ids are int32_t in [0, vocab_size).

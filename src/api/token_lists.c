@@ -49,8 +49,8 @@ static uint64_t n_chars(const struct tokenizer *t, int32_t id)
     return n;
 }
 
-void token_lists_add(struct token_lists *l, const struct tokenizer *t, int32_t id, const struct moeflux_logprob *of,
-                     uint32_t n_top)
+void token_lists_add(struct token_lists *l, const struct tokenizer *t, int32_t id,
+                     const struct moeflux_logprob *of, uint32_t n_top)
 {
     if (!l->object)
         l->object = json_pack("{s: [], s: [], s: [], s: []}", "tokens", "token_logprobs", "top_logprobs",

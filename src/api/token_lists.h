@@ -15,8 +15,8 @@ struct token_lists {       /* zeroed at first */
 };
 
 /* Appends a token. of: [1 + n_top] as in logprobs.h; NULL: not known, as for the first token of a text. */
-void token_lists_add(struct token_lists *l, const struct tokenizer *t, int32_t id, const struct moeflux_logprob *of,
-                     uint32_t n_top);
+void token_lists_add(struct token_lists *l, const struct tokenizer *t, int32_t id,
+                     const struct moeflux_logprob *of, uint32_t n_top);
 /* Returns the lists since the last call of this; the caller owns them. NULL: nothing. */
 struct json_t *token_lists_take(struct token_lists *l);
 

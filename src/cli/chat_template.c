@@ -70,8 +70,8 @@ static int check_variables(const char *text, struct moeflux_err *e)
     if (!read)
         return err_set(e, ERR_USAGE, "--chat-template-kwargs: byte %d: %s", why.position, why.text);
     return is_object ? 0
-                     : err_set(e, ERR_USAGE, "--chat-template-kwargs: expected a JSON object, found \"%.40s\"",
-                               text);
+                     : err_set(e, ERR_USAGE,
+                               "--chat-template-kwargs: expected a JSON object, found \"%.40s\"", text);
 }
 
 int chat_template_read(struct chat_template *c, const struct options *o, struct moeflux_err *e)

@@ -8,8 +8,8 @@ struct moeflux_err;
 struct options;
 
 struct chat_template {
-    const char *file;         /* borrowed; NULL: the option is the text itself */
-    char *text;               /* NULL: not given */
+    const char *file;      /* borrowed; NULL: the option is the text itself */
+    char *text;            /* NULL: not given */
     const char *variables; /* JSON, borrowed; NULL: not given */
 };
 

@@ -127,10 +127,8 @@ static void set_alone(struct run *r)
         .format = old ? MOEFLUX_STATE_V2 : MOEFLUX_STATE_V3,
         .warning = {warn, r},
     };
-    const struct moeflux_alone alone = {.outputs = &r->outputs,
-                                        .evaluated = evaluated,
-                                        .ctx = r,
-                                        .file = r->file.path ? &r->file : NULL};
+    const struct moeflux_alone alone = {
+        .outputs = &r->outputs, .evaluated = evaluated, .ctx = r, .file = r->file.path ? &r->file : NULL};
     moeflux_request_set_alone(r->request, &alone);
 }
 

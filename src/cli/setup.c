@@ -143,7 +143,8 @@ int setup_open_for(struct loaded *l, const struct options *o, struct bar *bar, u
     struct moeflux_options engine = {.progress = progress, .warning = {warn, (void *)(uintptr_t)o}};
     uint64_t start = clock_ns();
     options_engine(o, &engine);
-    int rc = l->chat ? 0 : chat_template_read(&l->template, o, e);
+    chat_template_free(&l->template);
+    int rc = chat_template_read(&l->template, o, e);
     if (!rc && o->usage)
         rc = place_check("--usage", o->usage, e);
     if (!rc && o->replicate)
@@ -171,8 +172,9 @@ int setup_open_for(struct loaded *l, const struct options *o, struct bar *bar, u
 int setup_need_tokenizer(const struct loaded *l, const struct options *o, const char *what,
                          struct moeflux_err *e)
 {
-    return l->info.tokenizer_path ? 0
-                                  : err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s", o->model, what);
+    return l->info.tokenizer_path
+               ? 0
+               : err_set(e, ERR_USAGE, "%s has no tokenizer.json, which %s", o->model, what);
 }
 
 int setup_chat(struct loaded *l, const struct options *o, struct moeflux_err *e)

@@ -14,11 +14,11 @@ struct loaded { /* zeroed at first; freed with setup_close */
     /* [n_models]: the model, and with --replicate its copies on the other devices */
     struct moeflux_model *models[MOEFLUX_MAX_DEVICES];
     uint32_t n_models;
-    struct moeflux_model_info info; /* of the model */
-    struct chat_template template;  /* the user's */
-    struct moeflux_chat *chat;      /* setup_chat; else NULL */
+    struct moeflux_model_info info;  /* of the model */
+    struct chat_template template;   /* the user's */
+    struct moeflux_chat *chat;       /* setup_chat; else NULL */
     struct moeflux_session *session; /* setup_start; else NULL */
-    uint32_t max_context;           /* tokens of the session */
+    uint32_t max_context;            /* tokens of the session */
     uint64_t seed, load_ns;
 };
 

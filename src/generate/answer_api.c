@@ -75,33 +75,32 @@ struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *
 {
     static const struct moeflux_logprob no_logprobs = {.id = -1};
     const struct answer *own = &a->own;
-    return (struct moeflux_answer_info){.text = str_text(&own->text),
-                                        .thinking = str_text(&own->thinking),
-                                        .text_len = own->text.len,
-                                        .thinking_len = own->thinking.len,
-                                        .calls = a->calls,
-                                        .n_calls = (uint32_t)own->n_calls,
-                                        .stop = (enum moeflux_stop)own->stop,
-                                        .stop_text = a->stop_text,
-                                        .skipped_tool = a->skipped_tool,
-                                        .seed = a->seed,
-                                        .n_prompt = a->n_prompt,
-                                        .n_reused = a->n_reused,
-                                        .n_tokens = (uint32_t)own->tokens.n,
-                                        .tokens = own->tokens.ids,
-                                        .logprobs = !a->has_logprobs    ? NULL
-                                                    : own->logprobs.items ? own->logprobs.items
-                                                                          : &no_logprobs,
-                                        .n_logprobs = own->logprobs.n_top,
-                                        .n_decoded = own->n_decoded,
-                                        .n_drafted = own->drafts.n_drafted,
-                                        .n_accepted = own->drafts.n_accepted,
-                                        .n_evaluations = own->drafts.n_runs,
-                                        .prompt_ns = a->prompt_ns,
-                                        .first_ns = own->first_token_ns && a->start_ns
-                                                        ? own->first_token_ns - a->start_ns
-                                                        : 0,
-                                        .decode_ns = own->decode_ns};
+    return (struct moeflux_answer_info){
+        .text = str_text(&own->text),
+        .thinking = str_text(&own->thinking),
+        .text_len = own->text.len,
+        .thinking_len = own->thinking.len,
+        .calls = a->calls,
+        .n_calls = (uint32_t)own->n_calls,
+        .stop = (enum moeflux_stop)own->stop,
+        .stop_text = a->stop_text,
+        .skipped_tool = a->skipped_tool,
+        .seed = a->seed,
+        .n_prompt = a->n_prompt,
+        .n_reused = a->n_reused,
+        .n_tokens = (uint32_t)own->tokens.n,
+        .tokens = own->tokens.ids,
+        .logprobs = !a->has_logprobs      ? NULL
+                    : own->logprobs.items ? own->logprobs.items
+                                          : &no_logprobs,
+        .n_logprobs = own->logprobs.n_top,
+        .n_decoded = own->n_decoded,
+        .n_drafted = own->drafts.n_drafted,
+        .n_accepted = own->drafts.n_accepted,
+        .n_evaluations = own->drafts.n_runs,
+        .prompt_ns = a->prompt_ns,
+        .first_ns = own->first_token_ns && a->start_ns ? own->first_token_ns - a->start_ns : 0,
+        .decode_ns = own->decode_ns};
 }
 
 void answer_api_clear(struct moeflux_answer *a)

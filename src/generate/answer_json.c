@@ -24,7 +24,8 @@ static json_t *token_json(const struct tokenizer *t, const struct moeflux_logpro
     return object;
 }
 
-struct json_t *answer_json_logprob(const struct tokenizer *t, const struct moeflux_logprob *of, uint32_t n_top)
+struct json_t *answer_json_logprob(const struct tokenizer *t, const struct moeflux_logprob *of,
+                                   uint32_t n_top)
 {
     json_t *object = token_json(t, &of[0]), *top = json_array();
     for (uint32_t i = 1; i <= n_top && of[i].id >= 0; i++)

@@ -284,8 +284,7 @@ static int read_ids(const struct moeflux_chat *c, const struct moeflux_request *
         return err_set(e, ERR_USAGE, "the request: expected either token ids, or prompt or messages");
     }
     int bad = !raw.fields || json_object_set_new(raw.fields, "raw", json_true());
-    int rc =
-        bad ? err_set(e, ERR_MEMORY, "out of memory for a request") : chat_api_read_how(c, &raw, r, e);
+    int rc = bad ? err_set(e, ERR_MEMORY, "out of memory for a request") : chat_api_read_how(c, &raw, r, e);
     json_decref(raw.fields);
     for (size_t i = 0; !rc && i < from->ids.n; i++)
         rc = token_list_add(&r->tokens, from->ids.ids[i], e);

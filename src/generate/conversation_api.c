@@ -22,12 +22,13 @@
 struct moeflux_conversation {
     struct conversation own;
     struct conversation_model saved; /* of a conversation that was read from text */
-    struct moeflux_chat *chat; /* NULL: it is not attached */
+    struct moeflux_chat *chat;       /* NULL: it is not attached */
     struct generator generator;
     struct moeflux_request *asked; /* has a copy of the fields of moeflux_conversation_use */
     struct request how;            /* these fields, read */
-    float *first_logits; /* [vocab_size] logits after the last question, used for another answer; NULL: none */
-    uint32_t first_at;   /* position of first_logits and of a checkpoint; 0: they are not valid */
+    float
+        *first_logits; /* [vocab_size] logits after the last question, used for another answer; NULL: none */
+    uint32_t first_at; /* position of first_logits and of a checkpoint; 0: they are not valid */
     uint64_t seed;
     bool is_reseeded; /* the sampler must be made again with the seed */
     bool is_again;    /* the next answer is another one to the last question */
@@ -208,9 +209,9 @@ static int put_question(struct moeflux_conversation *v, const char *text, bool i
     if (!rc)
         rc = generator_check_ids(g, &next.tokens, e);
     if (!rc && next.tokens.n > g->max_context)
-        rc = err_set(e, ERR_NO_FIT,
-                     "with this question the conversation has %zu tokens, the context holds %u",
-                     next.tokens.n, g->max_context);
+        rc =
+            err_set(e, ERR_NO_FIT, "with this question the conversation has %zu tokens, the context holds %u",
+                    next.tokens.n, g->max_context);
     struct conversation old = rc ? next : v->own;
     if (!rc)
         v->own = next;

@@ -20,9 +20,9 @@
 /* A copy of a struct answer_piece. */
 struct job_piece {
     struct job_piece *next;
-    struct answer_piece piece; /* points to the members below */
-    struct answer_call call;   /* set in ANSWER_CALL_BEGINS, without arguments */
-    struct moeflux_logprob *logprobs;  /* [1 + n_top]; NULL: none */
+    struct answer_piece piece;        /* points to the members below */
+    struct answer_call call;          /* set in ANSWER_CALL_BEGINS, without arguments */
+    struct moeflux_logprob *logprobs; /* [1 + n_top]; NULL: none */
     char text[];
 };
 

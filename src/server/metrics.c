@@ -74,8 +74,7 @@ void metrics_loss(struct metrics *m)
     pthread_mutex_unlock(&m->lock);
 }
 
-void metrics_engine(struct metrics *m, const struct moeflux_stats *engine,
-                    const struct metrics_sequences *q)
+void metrics_engine(struct metrics *m, const struct moeflux_stats *engine, const struct metrics_sequences *q)
 {
     pthread_mutex_lock(&m->lock);
     m->engine = *engine;

@@ -56,8 +56,7 @@ void metrics_job(struct metrics *m, const struct metrics_job *j);
 /* Counts the loss of a device. */
 void metrics_loss(struct metrics *m);
 /* Sets the statistics of the model and the sequences. */
-void metrics_engine(struct metrics *m, const struct moeflux_stats *engine,
-                    const struct metrics_sequences *q);
+void metrics_engine(struct metrics *m, const struct moeflux_stats *engine, const struct metrics_sequences *q);
 
 /* Appends all metrics in the text format of Prometheus, version 0.0.4. */
 void metrics_text(struct metrics *m, uint32_t n_waiting, uint32_t n_running, struct str *out);

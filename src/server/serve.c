@@ -76,8 +76,8 @@ static int open_again(const struct serve_options *o, uint32_t n_sequences, struc
 
 /* Goes on after a loss, whose failure is in `e`. *opened_ns: when the model was opened again the last time;
  * 0: never. */
-static int recover(const struct serve_options *o, uint32_t n_sequences, struct server *s, struct moeflux_chat *chat,
-                   uint64_t *opened_ns, struct moeflux_err *e)
+static int recover(const struct serve_options *o, uint32_t n_sequences, struct server *s,
+                   struct moeflux_chat *chat, uint64_t *opened_ns, struct moeflux_err *e)
 {
     const struct moeflux_err why = *e;
     uint64_t past_s = (clock_ns() - *opened_ns) / 1000000000;
@@ -92,8 +92,8 @@ static int recover(const struct serve_options *o, uint32_t n_sequences, struct s
 }
 
 /* Serves until the caller asks for the end. */
-static int serve(const struct serve_options *o, uint32_t n_sequences, struct server *s, struct moeflux_chat *chat,
-                 struct moeflux_err *e)
+static int serve(const struct serve_options *o, uint32_t n_sequences, struct server *s,
+                 struct moeflux_chat *chat, struct moeflux_err *e)
 {
     uint64_t opened_ns = 0;
     int rc;

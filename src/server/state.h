@@ -46,7 +46,7 @@ struct server {
     struct moeflux_model_info info; /* its strings outlive a lost model */
     uint32_t max_context;           /* tokens of a sequence */
     uint64_t most_prompt_bytes;     /* a longer text has more tokens */
-    struct request how; /* server_options.request, read */
+    struct request how;             /* server_options.request, read */
     struct api_request_defaults defaults;
     struct moeflux_progress loading;
     int64_t created; /* seconds since the epoch */

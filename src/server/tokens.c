@@ -48,7 +48,8 @@ static int encode(struct http_request *req, const json_t *in)
         return refusal_set(&req->refusal, 400, "content", "context_length_exceeded",
                            "content: %zu bytes, expected at most %" PRIu64 ": the context holds %u tokens",
                            len, s->most_prompt_bytes, s->max_context);
-    int64_t n = moeflux_tokenizer_encode_all(s->tokenizer, text, len, special, add_special, &req->ids.ids, &e);
+    int64_t n =
+        moeflux_tokenizer_encode_all(s->tokenizer, text, len, special, add_special, &req->ids.ids, &e);
     if (n < 0)
         return refusal_of(&req->refusal, (int)n, &e);
     req->ids.n = req->ids.cap = (size_t)n;

@@ -101,7 +101,9 @@ static struct answer run(struct answer_options o, const struct sampler_options *
     struct seen seen = {0};
     check_ok(moeflux_session_clear(model.sequence, &e), &e);
     check_ok(generator_new_sampler(&model, sampling, NULL, 0, &e), &e);
-    check_ok(tokenizer_encode_prompt(model.tokenizer, prompt, strlen(prompt), SPECIALS_AS_TOKENS, &ids, NULL, &e), &e);
+    check_ok(
+        tokenizer_encode_prompt(model.tokenizer, prompt, strlen(prompt), SPECIALS_AS_TOKENS, &ids, NULL, &e),
+        &e);
     check_ok(generator_eval(&model, ids.ids, ids.n, NULL, &e), &e);
     o.sink = (struct answer_sink){see, &seen};
     check_ok(answer_run(&a, &model, &o, &e), &e);
@@ -288,7 +290,9 @@ static void logprobs_are_those_of_the_logits_and_change_no_choice(void **state)
     assert_int_equal(b.logprobs.n, b.tokens.n);
     /* Again, token by token, with plain sums. */
     check_ok(moeflux_session_clear(model.sequence, &e), &e);
-    check_ok(tokenizer_encode_prompt(model.tokenizer, PROMPT, strlen(PROMPT), SPECIALS_AS_TOKENS, &ids, NULL, &e), &e);
+    check_ok(
+        tokenizer_encode_prompt(model.tokenizer, PROMPT, strlen(PROMPT), SPECIALS_AS_TOKENS, &ids, NULL, &e),
+        &e);
     check_ok(generator_eval(&model, ids.ids, ids.n, NULL, &e), &e);
     for (size_t i = 0; i < b.tokens.n; i++) {
         const struct moeflux_logprob *l = logprobs_of(&b.logprobs, i);
@@ -342,7 +346,9 @@ static void presence_and_frequency_penalty_look_at_the_answer_alone(void **state
     (void)state;
     assert_memory_not_equal(a.tokens.ids, plain.tokens.ids, LENGTH * sizeof(int32_t));
     check_ok(moeflux_session_clear(model.sequence, &e), &e);
-    check_ok(tokenizer_encode_prompt(model.tokenizer, PROMPT, strlen(PROMPT), SPECIALS_AS_TOKENS, &ids, NULL, &e), &e);
+    check_ok(
+        tokenizer_encode_prompt(model.tokenizer, PROMPT, strlen(PROMPT), SPECIALS_AS_TOKENS, &ids, NULL, &e),
+        &e);
     check_ok(generator_eval(&model, ids.ids, ids.n, NULL, &e), &e);
     for (size_t i = 0; i < a.tokens.n; i++) {
         assert_int_equal(a.tokens.ids[i], penalised_best(&o, a.tokens.ids, i));

@@ -39,7 +39,7 @@
 struct batch { /* zeroed at first */
     const struct options *options;
     struct batch_defaults defaults;
-    struct json_t *settings; /* settings.h */
+    struct json_t *settings;       /* settings.h */
     struct moeflux_request *asked; /* by the flags: fields that lines override */
     struct request how;            /* what was read of it */
     struct bar bar;

@@ -18,7 +18,7 @@ struct moeflux_err;
 /* Values for what a line leaves open. */
 struct batch_defaults {
     struct request_options options;
-    const char *model;         /* name in answers of OpenAI's form */
+    const char *model; /* name in answers of OpenAI's form */
     const struct moeflux_tokenizer *tokenizer;
     uint64_t base_seed;        /* seed of line n without one: base_seed + n - 1 */
     struct batch_times *times; /* the answers' times are added; borrowed; NULL: to none */

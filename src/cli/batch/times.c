@@ -23,8 +23,7 @@ static bool make_room(struct batch_times *t)
 
 void batch_times_add(struct batch_times *t, const struct moeflux_answer_info *a)
 {
-    const struct batch_time one = {stats_first_token_s(a),
-                                   1 / stats_rate(a->n_decoded, a->decode_ns)};
+    const struct batch_time one = {stats_first_token_s(a), 1 / stats_rate(a->n_decoded, a->decode_ns)};
     pthread_mutex_lock(&t->lock);
     if (make_room(t))
         t->of[t->n++] = one;

@@ -651,7 +651,8 @@ int options_check_sampling(const struct options *o, struct moeflux_err *e)
     int rc = sampler_check(&o->sampling, e);
     for (size_t i = 0; !rc && i < SAMPLER_N_FIELDS; i++) {
         const struct sampler_field *f = &sampler_fields[i];
-        double x = f->kind == SAMPLER_REAL ? (double)*(const float *)((const char *)&o->sampling + f->at) : f->lo;
+        double x =
+            f->kind == SAMPLER_REAL ? (double)*(const float *)((const char *)&o->sampling + f->at) : f->lo;
         if (!(x >= f->lo && x <= f->hi))
             rc = err_set(e, ERR_USAGE, "--%.*s: expected a number from %g to %g, found %g",
                          (int)strcspn(f->flags, ","), f->flags, f->lo, f->hi, x);

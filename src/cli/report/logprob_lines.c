@@ -10,7 +10,8 @@
 enum { TEXT_COLUMNS = 16 };
 
 /* Adds "-0.0123 "text"": the text is quoted, so that a space or a line feed can be seen. */
-static void add(struct str *to, const struct moeflux_tokenizer *t, const struct moeflux_logprob *l, int columns)
+static void add(struct str *to, const struct moeflux_tokenizer *t, const struct moeflux_logprob *l,
+                int columns)
 {
     const char *bytes = "";
     size_t n = t ? moeflux_tokenizer_bytes(t, l->id, &bytes) : 0;

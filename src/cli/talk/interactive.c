@@ -92,8 +92,8 @@ static int command_system(struct talk *t, const char *argument, struct moeflux_e
         return show_system(t);
     snprintf(
         question, sizeof question,
-        "A new system text begins a new conversation; %zu question%s and answer%s are lost. Go on? [y/N] ",
-        n, n == 1 ? "" : "s", n == 1 ? "" : "s");
+        "A new system text begins a new conversation; %zu question%s and answer%s are lost. Go on? [y/N] ", n,
+        n == 1 ? "" : "s", n == 1 ? "" : "s");
     if (n && !t->name && !agrees(t, question))
         return 0;
     bool none = strcmp(argument, "-") == 0;

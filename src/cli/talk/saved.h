@@ -30,7 +30,8 @@ bool saved_exists(const char *name);
  * gets the new one's. Returns SAVED_CHANGED, with nothing written, if the file has another hash: a second
  * program's work is not lost silently. Waits while other programs write to the directory. */
 enum { SAVED_CHANGED = 1 };
-int saved_write(const char *name, const struct moeflux_conversation *c, uint64_t *seen, struct moeflux_err *e);
+int saved_write(const char *name, const struct moeflux_conversation *c, uint64_t *seen,
+                struct moeflux_err *e);
 
 /* Returns another name, NAME-n, cut to the allowed length; the caller frees it. NULL with `e` filled. */
 char *saved_other_name(const char *name, unsigned n, struct moeflux_err *e);
