@@ -93,7 +93,6 @@ convert_keeps() {
 }
 convert_keeps "$model"
 convert_keeps "$tmp/nextn.gguf"
-
 run 0 "$MOEFLUX" convert tests/models/gguf/qwen4exp.gguf "$tmp/kept" --mtp "$tmp/alone.gguf"
 proposed "$tmp/kept" mtp >"$tmp/converted"
 cmp -s "$tmp/inside" "$tmp/converted" || fault "$(cat "$tmp/inside" "$tmp/converted")"
@@ -110,8 +109,8 @@ for name in qw4-plain mimo-odd step-plain glm53f-plain v4-odd; do
     json_is 'j["multi_token_prediction"]' True
     run 0 "$MOEFLUX" convert "$tmp/with" "$tmp/kept"
     for dir in with kept; do
-        for how in '--temp 0' '--temp 0.8 -s 3'; do
-            same_as_without -m "$tmp/$dir" --device cpu --tokens-in "$tmp/ids" $how -n 40 --ignore-eos
+        for temp in 0 0.8; do
+            same_as_without -m "$tmp/$dir" --device cpu --tokens-in "$tmp/ids" --temp $temp -s 3 -n 40 --ignore-eos
             json_is 'j["drafted_tokens"] > 20' True
         done
     done

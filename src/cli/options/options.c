@@ -108,7 +108,7 @@ static const char LOG_LEVEL[] = "error, warn or info";
     U32(NULL, flags, value, sampling.f, lo, hi, help),
 #define SAMPLER_LIST_FLAG(f, name, flags, value, help) TEXTS(flags, value, sampling.f, help),
 #define SAMPLING_FLAGS \
-    TEXT(NULL, "draft", "KIND", draft, "drafts: auto, off, ngram, mtp[:PATH], file:PATH (auto)"), \
+    TEXT(NULL, "draft", "KIND", draft, "drafts: off, ngram, mtp[:PATH], file:PATH (auto)"), \
     INT(NULL, "draft-max", "N", draft_max, 1, DRAFT_MOST, "tokens drafted at once (7)"), \
     INT("s", "seed", "N", seed, -1, MAX_SEED, "random seed, -1: another one each time (-1)"), \
     SAMPLER_FIELDS(SAMPLER_REAL_FLAG, SAMPLER_WHOLE_FLAG, SAMPLER_LIST_FLAG)
@@ -194,7 +194,7 @@ static const struct flag convert_flags[] = {
     TEXT(NULL, "spread", "DIR,..", spread, "spread the experts over these directories too"),
     SWITCH(NULL, "half-scales", half_scales, "GGUF: round scales, so Q4_K takes 5 bits, not 6"),
     SWITCH(NULL, "lossy", lossy, "GGUF: accept types that change by more than 4 %"),
-    TEXT(NULL, "mtp", "FILE", mtp, "GGUF: the layer of multi-token prediction is in this file"),
+    TEXT(NULL, "mtp", "FILE", mtp, "GGUF: multi-token prediction is in this file"),
     SWITCH(NULL, "no-mtp", no_mtp, "leave the layer of multi-token prediction out"),
     SWITCH(NULL, "verify", verify, "check DST after writing; --verify DST: at any time"),
     INT("t", "threads", "N", threads, 1, 4096, "threads (all cores)"),

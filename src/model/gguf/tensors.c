@@ -15,6 +15,7 @@
 #include "model/gguf/names.h"
 #include "model/names.h"
 #include "model/nvfp4.h"
+#include "model/part_tensors.h"
 #include "model/tensor.h"
 
 static void describe(struct tensor *t, const struct gguf_tensor *from)
@@ -109,15 +110,17 @@ static size_t drafter_start(const struct config *c, char out[32])
 
 bool gguf_tensors_have_drafter(const struct gguf *g, const struct config *c)
 {
-    const char *const parts[] = {"nextn.eh_proj", "nextn.enorm", "nextn.hnorm", gguf_names_drafter_norm(c)};
+    bool has_mix = !c->streams.rank && part_last_mix(c);
+    const char *const parts[] = {"nextn.eh_proj", "nextn.enorm", "nextn.hnorm", gguf_names_drafter_norm(c),
+                                 "nextn.hc_head_fn"};
     char name[80], start[32];
     drafter_start(c, start);
-    size_t i = 0, n = sizeof parts / sizeof *parts;
-    for (bool has = drafter_is_known(c->family); has && i < n; i += has) {
+    bool has = drafter_is_known(c->family);
+    for (size_t i = 0, n = sizeof parts / sizeof *parts; has && i < n - !has_mix; i++) {
         snprintf(name, sizeof name, "%s%s.weight", start, parts[i]);
         has = gguf_find_tensor(g, name) != NULL;
     }
-    return i == n;
+    return has;
 }
 
 static int add(const struct gguf *g, const struct config *c, const struct gguf_tensor *from,
