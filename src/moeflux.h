@@ -629,8 +629,8 @@ void moeflux_request_free(struct moeflux_request *r); /* NULL is legal */
  * json_schema, grammar, response_format; reasoning_effort, think_budget, and others. The sampling's
  * defaults are those of the model's GGUF file (general.sampling.*; one that is wrong is an error of requests
  * without the field), else the program's (temperature 0.7); without a seed a random one is drawn. A request
- * has one answer, so there is no field `n`. An answer checks the values. Errors: _USAGE (there is no such field, or an argument is NULL), _FORMAT (the value
- * is no JSON), _MEMORY; nothing changes. */
+ * has one answer, so there is no field `n`. An answer checks the values. Errors: _USAGE (no such field, or an
+ * argument is NULL), _FORMAT (the value is no JSON), _MEMORY; nothing changes. */
 int moeflux_request_set(struct moeflux_request *r, const char *name, const char *json, struct moeflux_err *e);
 /* Sets a field to a text, without quotes: prompt, system, grammar. Invalid UTF-8 becomes U+FFFD. Errors: as
  * above. */
