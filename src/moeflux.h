@@ -630,10 +630,10 @@ void moeflux_request_free(struct moeflux_request *r); /* NULL is legal */
  * moeflux-batch(5) without `id`: messages or prompt; system, raw, tools, tool_choice,
  * chat_template_kwargs; temperature and the other options of sampling, seed, max_tokens, stop;
  * json_schema, grammar, response_format; reasoning_effort, think_budget, and others. The sampling's
- * defaults are those of the model's GGUF file (general.sampling.*), else the program's (temperature 0.7);
- * without a seed a random one is drawn. A request has one answer, so there is no field `n`. An answer
- * checks the values. Errors: _USAGE (there is no such field, or an argument is NULL), _FORMAT (the value
- * is no JSON), _MEMORY; nothing changes. */
+ * defaults are those of the model's GGUF file (general.sampling.*; one that is wrong is an error of requests
+ * without the field), else the program's (temperature 0.7); without a seed a random one is drawn. A request
+ * has one answer, so there is no field `n`. An answer checks the values. Errors: _USAGE (no such field, or an
+ * argument is NULL), _FORMAT (the value is no JSON), _MEMORY; nothing changes. */
 int moeflux_request_set(struct moeflux_request *r, const char *name, const char *json, struct moeflux_err *e);
 /* Sets a field to a text, without quotes: prompt, system, grammar. Invalid UTF-8 becomes U+FFFD. Errors: as
  * above. */
@@ -657,7 +657,7 @@ int moeflux_request_add_answer(struct moeflux_request *r, const struct moeflux_a
  * Copied. Errors: _USAGE (an argument is NULL), _MEMORY. */
 int moeflux_request_set_ids(struct moeflux_request *r, const int32_t *ids, size_t n, struct moeflux_err *e);
 
-/* A file with the state after a prompt, for later prompts that begin alike. An answer loads it into the
+/* A file with the state after a prompt, for later prompts with a common prefix. An answer loads it into the
  * session and, before the prompt's last token is evaluated, replaces it. */
 struct moeflux_prompt_file {
     const char *path;
@@ -873,7 +873,8 @@ struct moeflux_conversation_info { /* pointers are borrowed likewise */
 struct moeflux_conversation_info moeflux_conversation_get_info(const struct moeflux_conversation *v);
 
 /* Writes an attached conversation as a JSON text, without the session's state, which moeflux_session_save
- * saves. The caller frees *out with free(); NULL after a failure. Errors: _USAGE (not attached), _IO, _MEMORY. */
+ * saves. The caller frees *out with free(); NULL after a failure. Errors: _USAGE (not attached), _IO,
+ * _MEMORY. */
 int moeflux_conversation_write(const struct moeflux_conversation *v, char **out, struct moeflux_err *e);
 
 /* --- grammars, for callers who sample the tokens themselves --- */

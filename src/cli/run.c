@@ -39,7 +39,7 @@ struct run {
     struct moeflux_prompt_file file;
     struct moeflux_request *request;
     struct moeflux_answer *answer;
-    struct moeflux_answer_info info; /* of the answer */
+    struct moeflux_answer_info info; /* the answer's; zeroed: there is none */
 };
 
 void run_tell_replaced(const struct options *o, unsigned long n_replaced)

@@ -14,7 +14,7 @@ struct loaded { /* zeroed at first; freed with setup_close */
     /* [n_models]: the model, and with --replicate its copies on the other devices */
     struct moeflux_model *models[MOEFLUX_MAX_DEVICES];
     uint32_t n_models;
-    struct moeflux_model_info info;  /* of the model */
+    struct moeflux_model_info info;  /* the model's */
     struct chat_template template;   /* the user's */
     struct moeflux_chat *chat;       /* setup_chat; else NULL */
     struct moeflux_session *session; /* setup_start; else NULL */
@@ -34,7 +34,8 @@ int setup_open_for(struct loaded *l, const struct options *o, struct bar *bar, u
 /* Counts the devices that --device names. Opens nothing. ERR_USAGE, ERR_DEVICE. */
 int setup_n_devices(const struct options *o, uint32_t *n, struct moeflux_err *e);
 
-/* Opens the chat, with the user's template. ERR_USAGE: that needs a tokenizer. Errors: those of moeflux_chat_open and chat_template_use. */
+/* Opens the chat, with the user's template. ERR_USAGE: that needs a tokenizer. Errors: those of
+ * moeflux_chat_open and chat_template_use, too. */
 int setup_chat(struct loaded *l, const struct options *o, struct moeflux_err *e);
 /* Checks that there is a tokenizer. ERR_USAGE: `what` needs it. */
 int setup_need_tokenizer(const struct loaded *l, const struct options *o, const char *what,

@@ -35,11 +35,28 @@
 struct worker {
     struct generator generator;
     struct batcher_slot slot;
-    uint32_t copy; /* of the model: 0 is the model itself */
+    uint32_t copy; /* number of its copy of the model; 0: the model itself */
     struct worker *next;
 };
 
 /* ---- a chat ---- */
+
+/* Takes the sampling of the model's file, without the values that cannot be used. */
+static int take_sampling(struct moeflux_chat *c, struct moeflux_err *e)
+{
+    bool skipped[SAMPLER_N_FIELDS] = {false};
+    struct moeflux_err why;
+    size_t bad;
+    int rc;
+    do {
+        c->defaults = request_defaults();
+        rc = model_sampling_take(&c->defaults.sampling, skipped, c->generator.dir, &bad, &why);
+        if (rc != ERR_FORMAT)
+            break;
+        skipped[bad] = true;
+    } while ((c->bad_sampling[bad] = mem_text(why.text, &why)));
+    return rc ? err_set(e, why.code, "%s", why.text) : 0;
+}
 
 static int make_batchers(struct moeflux_chat *c, struct moeflux_err *e)
 {
@@ -59,12 +76,10 @@ static void free_batchers(struct moeflux_chat *c)
 
 static int prepare(struct moeflux_chat *c, struct moeflux_model *m, struct moeflux_err *e)
 {
-    size_t ignored;
     int rc = generator_of_models(&c->generator, &m, 1, e);
-    c->defaults = request_defaults();
     c->version = clock_ns();
     if (!rc)
-        rc = model_sampling_take(&c->defaults.sampling, NULL, c->generator.dir, &ignored, e);
+        rc = take_sampling(c, e);
     c->tokenizer.tokenizer = c->generator.tokenizer;
     if (!rc)
         generator_report(&c->generator, &m->progress);
@@ -147,6 +162,8 @@ void moeflux_chat_close(struct moeflux_chat *c)
     free_workers(c);
     free_batchers(c);
     generator_close(&c->generator);
+    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++)
+        free(c->bad_sampling[i]);
     if (c->has_lock)
         pthread_mutex_destroy(&c->lock);
     free(c);
@@ -255,6 +272,9 @@ static void put_worker(struct moeflux_chat *c, struct worker *l)
 static int read_fields(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *r,
                        struct moeflux_err *e)
 {
+    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++)
+        if (c->bad_sampling[i] && !json_object_get(from->fields, sampler_fields[i].name))
+            return err_set(e, ERR_FORMAT, "%s", c->bad_sampling[i]);
     json_t *fields = json_deep_copy(from->fields);
     int rc = fields ? request_take(r, fields, &c->defaults, e)
                     : err_set(e, ERR_MEMORY, "out of memory for a request");

@@ -8,6 +8,7 @@
 #include "engine/text_api.h"
 #include "generate/generator.h"
 #include "generate/request.h"
+#include "sample/sampler_fields.h"
 
 struct batcher;
 struct moeflux_request;
@@ -16,9 +17,11 @@ struct worker;
 struct moeflux_chat {
     struct generator generator; /* what the workers share */
     struct moeflux_tokenizer tokenizer;
-    struct batcher *batchers[MOEFLUX_MAX_DEVICES]; /* of the model and its copies */
+    struct batcher *batchers[MOEFLUX_MAX_DEVICES]; /* one for the model and each copy */
     struct request_options defaults; /* defaults of requests, with the sampling of the model's file */
-    pthread_mutex_t lock;            /* protects the idle workers */
+    /* Why a value in that file cannot be used: a request must have another one. NULL: it can. */
+    char *bad_sampling[SAMPLER_N_FIELDS];
+    pthread_mutex_t lock; /* protects the idle workers */
     bool has_lock;
     struct worker *idle;
     /* clock_ns() when it was opened or its template changed: no other chat has had the same */

@@ -1,4 +1,4 @@
-/* The conversations of moeflux.h: turns (conversation.h), the session that has them, and what answers them. */
+/* The conversations of moeflux.h: turns (conversation.h), the session that has them, what answers them. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdatomic.h>
@@ -21,13 +21,13 @@
 
 struct moeflux_conversation {
     struct conversation own;
-    struct conversation_model saved; /* of a conversation that was read from text */
+    struct conversation_model saved; /* the model of a conversation that was read */
     struct moeflux_chat *chat;       /* NULL: it is not attached */
     struct generator generator;
     struct moeflux_request *asked; /* has a copy of the fields of moeflux_conversation_use */
     struct request how;            /* these fields, read */
-    float
-        *first_logits; /* [vocab_size] logits after the last question, used for another answer; NULL: none */
+    /* [vocab_size] logits after the last question, used for another answer; NULL: none */
+    float *first_logits;
     uint32_t first_at; /* position of first_logits and of a checkpoint; 0: they are not valid */
     uint64_t seed;
     bool is_reseeded; /* the sampler must be made again with the seed */

@@ -13,8 +13,8 @@ enum { LOGPROBS_MAX = 20 }; /* most likeliest tokens, in addition to the chosen 
 struct logprobs { /* zeroed at first; freed with logprobs_free */
     uint32_t n_top;
     size_t n; /* tokens */
-    struct moeflux_logprob
-        *items; /* [n][1 + n_top]: the chosen one, then the likeliest; id -1: no more tokens */
+    /* [n][1 + n_top]: the chosen one, then the likeliest; id -1: no more tokens */
+    struct moeflux_logprob *items;
     size_t cap;
 };
 

@@ -16,7 +16,7 @@ struct moeflux_request {
     bool is_alone;
     struct moeflux_alone alone; /* moeflux_request_set_alone */
     atomic_bool is_cancelled;
-    /* What moeflux_chat_encode made of the request, until a field changes or it is answered; NULL: nothing. */
+    /* What moeflux_chat_encode made of it, until a field changes or it is answered; NULL: nothing. */
     struct request *encoded;
     uint64_t encoded_by; /* moeflux_chat.version: by which chat */
 };

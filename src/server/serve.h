@@ -22,17 +22,17 @@ struct serve_options {
     bool replicate;                  /* each device has a copy of the whole model */
     bool opens_once;                 /* the loss of a device ends the server */
     struct moeflux_progress loading; /* shown while the model opens */
-    /* Opens the model with `progress`, and keeps memory free for the contexts of n_sequences. *chat: NULL, and
-     * set to a chat with the model, which stays the caller's; else a chat that gets the model that is opened
-     * again (moeflux_chat_use_models). */
+    /* Opens the model with `progress`, and keeps memory free for the contexts of n_sequences. *chat: NULL,
+     * and set to a chat with the model, which stays the caller's; or the chat that gets the model when it is
+     * opened again (moeflux_chat_use_models). */
     int (*open)(void *ctx, struct moeflux_chat **chat, uint32_t n_sequences, struct moeflux_progress progress,
                 struct moeflux_err *e);
     /* Called once, when requests are accepted. */
     void (*listening)(void *ctx, const char *url);
     /* Returns when the server is to end, or when server_options.lost was called. */
     void (*wait)(void *ctx);
-    /* Called at the end, and after a loss: closes the models, if there are any, and keeps the chat. rc: how the
-     * run ended; 0 after a loss. Returns rc, or its own failure. */
+    /* Called at the end, and after a loss: closes the models, if there are any, and keeps the chat. rc: how
+     * the run ended; 0 after a loss. Returns rc, or its own failure. */
     int (*closing)(void *ctx, int rc, struct moeflux_err *e);
     void *ctx;
 };

@@ -795,7 +795,7 @@ static void a_model_without_a_tokenizer_answers_token_ids(void **state)
     struct moeflux_request *r = ask("Who?");
     assert_int_equal(moeflux_chat_answer(c, s, r, NULL, NULL, NULL, &e), MOEFLUX_ERR_USAGE);
     assert_non_null(strstr(e.text, "tokenizer.json"));
-    /* With the messages there are two prompts. */
+    /* There are messages, too. */
     static const int32_t ids[] = {5, 17, 300};
     check_ok(moeflux_request_set_ids(r, ids, 3, &e), &e);
     assert_int_equal(moeflux_chat_answer(c, s, r, NULL, NULL, NULL, &e), MOEFLUX_ERR_USAGE);

@@ -99,7 +99,7 @@ static void the_first_answer_is_that_of_a_request_and_the_next_evaluates_its_que
     uint32_t n_held = moeflux_session_position(session);
     moeflux_answer_free(a);
     a = ask(v, second);
-    /* The sampled tokens stay, as far as they were evaluated. */
+    /* The sampled tokens that were evaluated stay. */
     assert_int_equal(moeflux_answer_get_info(a).n_reused, n_held);
     assert_string_equal(last_of(v).question, second);
     assert_string_equal(last_of(v).answer, moeflux_answer_get_info(a).text);

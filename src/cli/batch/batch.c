@@ -40,7 +40,7 @@ struct batch { /* zeroed at first */
     const struct options *options;
     struct batch_defaults defaults;
     struct json_t *settings;       /* settings.h */
-    struct moeflux_request *asked; /* by the flags: fields that lines override */
+    struct moeflux_request *asked; /* has the fields that flags set and lines override */
     struct request how;            /* what was read of it */
     struct bar bar;
     struct batch_progress progress;
@@ -352,7 +352,8 @@ static int compute(struct batch *b, struct moeflux_err *e)
     }
 }
 
-/* Starts the workers, which have sequences of their own: the first session is freed. One worker reuses all that it can of a prompt. With several, each cuts a prompt at the same places, whichever others there are, so a
+/* Starts the workers, which have sequences of their own: the first session is freed. One worker reuses all
+ * that it can of a prompt. With several, each cuts a prompt at the same places, whichever others there are: a
  * result does not depend on them. */
 static int make_workers(struct batch *b, struct moeflux_err *e)
 {

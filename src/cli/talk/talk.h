@@ -30,7 +30,7 @@ struct talk { /* zeroed at first */
     struct moeflux_conversation *conversation;
     struct printer printer;
     struct moeflux_answer *answer;   /* the last one; NULL: none */
-    struct moeflux_answer_info info; /* of it; zeroed: there is none */
+    struct moeflux_answer_info info; /* the answer's; zeroed: there is none */
     char *name;                      /* name of the saved conversation; NULL: it is not saved */
     uint64_t seen;                   /* hash of NAME.json when it was last read or written; 0: never */
     uint32_t n_kept;                 /* tokens of the state in NAME.state */

@@ -50,8 +50,8 @@ void tokenizer_free_templates(struct tokenizer_templates *of);
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t len, enum token_specials specials,
                      struct token_list *out, size_t *n_replaced, struct moeflux_err *e);
 
-/* Encodes a whole prompt: appends to `out`, which is empty, tokenizer_bos and the ids of the text, unless they
- * begin with it. Other arguments and errors are those of tokenizer_encode. */
+/* Encodes a whole prompt: appends to the empty `out` tokenizer_bos and the ids of the text, unless they begin
+ * with it. Other arguments and errors are those of tokenizer_encode. */
 int tokenizer_encode_prompt(const struct tokenizer *t, const char *text, size_t len,
                             enum token_specials specials, struct token_list *out, size_t *n_replaced,
                             struct moeflux_err *e);
