@@ -126,6 +126,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL map(VkDevice d, VkDeviceMemory memory, VkD
         mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (host == MAP_FAILED)
         return VK_ERROR_MEMORY_MAP_FAILED;
+    (void)madvise(host, m->bytes, MADV_HUGEPAGE); /* gigabytes of weights: only time depends on it */
     m->host = host;
     *out = (uint8_t *)host + off;
     return VK_SUCCESS;

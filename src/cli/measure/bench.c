@@ -15,6 +15,7 @@
 #include "cli/report/stats.h"
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
+#include "engine/lab/lab.h"
 #include "generate/generator.h"
 
 struct bench {
@@ -171,27 +172,31 @@ static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uin
     return rc;
 }
 
-/* Evaluates `depth` tokens, once for all measurements after them. Without room for a checkpoint a recurrent
- * model evaluates them again before each repetition, which is not timed. */
+/* Evaluates `depth` tokens of a sequence, or the first n of them, whose rows the others repeat. */
+static int fill_one(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t depth,
+                    struct moeflux_err *e)
+{
+    int rc = moeflux_session_eval(s, ids, n, &(struct moeflux_outputs){0}, e);
+    if (!rc && n < depth)
+        rc = lab_repeat_rows(s, depth, e);
+    return rc ? rc : moeflux_session_checkpoint(s, e);
+}
+
+/* Prepares `depth` tokens of context, once for all measurements after them. Without room for a checkpoint a
+ * recurrent model evaluates them again before each repetition, which is not timed. */
 static int fill(struct bench *b, uint32_t depth, struct moeflux_err *e)
 {
-    struct moeflux_session *s = b->generator.sequence;
+    uint32_t asked = (uint32_t)b->options->bench_fill, n = asked && asked < depth ? asked : depth;
     int rc = go_back(b, 0, e);
     if (rc || !depth)
         return rc;
-    int32_t *ids = mem_new(depth, sizeof *ids, e);
+    int32_t *ids = mem_new(n, sizeof *ids, e);
     if (!ids)
         return ERR_MEMORY;
-    uint64_t untimed = 0;
-    take_ids(b, ids, depth);
-    rc = evaluate(&b->generator, ids, depth, &untimed, e);
-    if (!rc)
-        rc = moeflux_session_checkpoint(s, e);
-    for (uint32_t i = 0; i < b->n_others && !rc; i++) {
-        rc = moeflux_session_eval(b->others[i], ids, depth, &(struct moeflux_outputs){0}, e);
-        if (!rc)
-            rc = moeflux_session_checkpoint(b->others[i], e);
-    }
+    take_ids(b, ids, n);
+    rc = fill_one(b->generator.sequence, ids, n, depth, e);
+    for (uint32_t i = 0; i < b->n_others && !rc; i++)
+        rc = fill_one(b->others[i], ids, n, depth, e);
     free(ids);
     return rc;
 }
