@@ -37,7 +37,8 @@ struct gpu {
     uint32_t transfer_family;
     struct gpu_info info;
     VkPhysicalDeviceMemoryProperties memory;
-    bool is_cpu;     /* a software device: it uses this machine's cores and memory */
+    bool is_cpu; /* a software device: it uses this machine's cores and memory */
+    bool is_amd;
     bool is_unified; /* device memory is host memory: mapped, cached, coherent */
     bool has_budget; /* VK_EXT_memory_budget */
     /* alignment of host memory to import (VK_EXT_external_memory_host); 0: it cannot */

@@ -15,6 +15,7 @@
 #include "vulkan/device.h"
 #include "vulkan/pipeline.h"
 
+enum { VENDOR_INTEL = 0x8086 };
 enum { MOST_PIPELINES = 4096, MOST_STATISTICS = 64, N_BATCHED = 4, N_SINGLE = 4, MOST_MODULES = 64 };
 #define LEFT_OUT ((VkPipeline)(uintptr_t)1)
 
@@ -169,6 +170,9 @@ static VKAPI_ATTR void VKAPI_CALL get_properties(VkPhysicalDevice p, VkPhysicalD
     for (VkBaseOutStructure *s = out->pNext; s; s = s->pNext) {
         if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES && offline.lanes)
             ((VkPhysicalDeviceSubgroupProperties *)(void *)s)->subgroupSize = offline.lanes;
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES && offline.lanes &&
+            out->properties.vendorID == VENDOR_INTEL) /* the program takes the smallest */
+            ((VkPhysicalDeviceVulkan13Properties *)(void *)s)->minSubgroupSize = offline.lanes;
         if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRM_PROPERTIES_EXT)
             ((VkPhysicalDeviceDrmPropertiesEXT *)(void *)s)->hasRender = VK_TRUE;
     }

@@ -28,10 +28,11 @@ int lab_repeat_rows(struct moeflux_session *s, uint32_t n, struct moeflux_err *e
     struct moeflux_model *m = s->model;
     uint32_t from = s->pos, first = from >> KV_BLOCK_SHIFT;
     if (first == 0 || from % (1u << KV_BLOCK_SHIFT) || n < from || n > s->max_context)
-        return err_set(e, ERR_USAGE,
-                       "rows of %u tokens cannot be repeated for %u: expected a multiple of %u, and a context of "
-                       "%u to %u tokens",
-                       from, n, 1u << KV_BLOCK_SHIFT, from, s->max_context);
+        return err_set(
+            e, ERR_USAGE,
+            "rows of %u tokens cannot be repeated for %u: expected a multiple of %u, and a context of "
+            "%u to %u tokens",
+            from, n, 1u << KV_BLOCK_SHIFT, from, s->max_context);
     int rc = sequence_make_ready(s, e);
     if (rc == 0)
         rc = sequence_reserve(s, n, e);

@@ -66,7 +66,7 @@ struct attention {
         struct kernel prefill, f16; /* chunks: products in float32, in float16 */
         /* f16 for devices whose matrices do not have the known fragment layout (exec/fragment_layout.h) */
         struct kernel f16_shared;
-        uint32_t f16_rows;                                     /* rows of a workgroup of f16 */
+        uint32_t f16_rows, f16_shared_rows;                    /* rows of their workgroups */
         struct kernel chosen;                                  /* decode for tokens with a list of blocks */
         struct kernel wide_scores, wide_values;                /* see wide.h */
         struct kernel few_merge;                               /* merge for few splits */

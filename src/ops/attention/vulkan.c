@@ -76,6 +76,7 @@ enum {
     POSITIONS_SPEC,
     PREFILL_WINDOW_SPEC,
     PREFILL_SINKS_SPEC,
+    QUERIES_SHARED_SPEC,
     PREFILL_N_SPEC
 };
 /* Fewest positions for which attention/prefill.comp is faster for one token, too, if the token's heads fill a
@@ -87,6 +88,10 @@ enum { LONG_POSITIONS = 12288 };
  * (14,336 + 2,048 positions, 128 heads). Keys and values of 256 take 3.9 ms alone, because registers spill,
  * and 2.3 shared. */
 enum { MOST_ALONE = 384 };
+/* The same where factors take twice the registers (exec_caps.doubles_factors): MOST_ALONE_DOUBLED; and the most
+ * channels of keys whose queries fit registers, at all. Compiled for RDNA3 by Mesa 25.0, keys of 256 spill 242 of
+ * 256 registers, keys of 192 and values of 128 alone 137. */
+enum { MOST_ALONE_DOUBLED = 128, MOST_QUERIES_DOUBLED = 128, SHARED_ROWS = 32 };
 
 static uint32_t at_least_one(uint32_t n)
 {
@@ -304,16 +309,33 @@ static uint64_t f16_shared_bytes(const struct attention_shape *s, uint32_t posit
     return 16 * (size_max(PREFILL_ROWS * key, positions * (key + value)) + softmax);
 }
 
+static bool queries_are_shared(const struct attention_shape *s, const struct exec_caps *c)
+{
+    return c->doubles_factors && s->key_dim > MOST_QUERIES_DOUBLED;
+}
+
+/* Returns whether the device has the shared memory of attention_prefill_coop. */
+static bool f16_fits(const struct attention_shape *s, const struct exec_caps *c)
+{
+    uint64_t key = s->key_dim / 8 + 1, value = s->value_dim / 8 + 1;
+    uint64_t shared = 16 * (SHARED_ROWS * (key + 9 + 5) + F16_POSITIONS * (key + value));
+    return (queries_are_shared(s, c) ? shared : f16_shared_bytes(s, F16_POSITIONS, false)) <=
+           c->max_shared_bytes;
+}
+
 /* Opens the float16 kernels. tiles: the constants so far. */
 static int open_f16(struct attention *op, struct exec *x, uint32_t tiles[PREFILL_N_SPEC],
                     struct moeflux_err *e)
 {
     const struct attention_shape *s = &op->shape;
-    const uint32_t bytes = sizeof(struct attention_prefill_args), most = exec_get_caps(x).max_shared_bytes;
-    bool is_alone = s->key_dim + s->value_dim <= MOST_ALONE;
+    const struct exec_caps caps = exec_get_caps(x);
+    const uint32_t bytes = sizeof(struct attention_prefill_args), most = caps.max_shared_bytes;
+    bool is_alone = s->key_dim + s->value_dim <= (caps.doubles_factors ? MOST_ALONE_DOUBLED : MOST_ALONE);
     op->gpu.f16_from = PREFILL_TOKENS;
-    op->gpu.f16_rows = PREFILL_ROWS;
-    tiles[1] = is_alone ? 128 : 256;
+    op->gpu.f16_rows = op->gpu.f16_shared_rows = tiles[ROWS_SPEC] =
+        queries_are_shared(s, &caps) ? SHARED_ROWS : PREFILL_ROWS;
+    tiles[QUERIES_SHARED_SPEC] = queries_are_shared(s, &caps);
+    tiles[1] = op->gpu.f16_rows * (is_alone ? 2 : 4); /* a subgroup for 16 rows, or two */
     int rc =
         exec_kernel_later(x, &op->gpu.f16_shared, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC, e);
     if (rc == 0 && is_alone && f16_shared_bytes(s, FRAG_POSITIONS, true) <= most)
@@ -354,7 +376,7 @@ static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err
     rc = (op->gpu.plan.long_from < UINT32_MAX ? exec_kernel : exec_kernel_later)(
         x, &op->gpu.prefill, "attention_prefill", bytes, tiles, PREFILL_N_SPEC, e);
     if (rc < 0 || s->latent || !gemm_has_f16(x) || s->key_dim % 16 || s->value_dim % 16 ||
-        f16_shared_bytes(s, F16_POSITIONS, false) > caps.max_shared_bytes)
+        !f16_fits(s, &caps))
         return rc;
     return open_f16(op, x, tiles, e);
 }
