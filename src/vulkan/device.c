@@ -10,6 +10,7 @@
 #include "vulkan/khr_matrix.h"
 
 enum { MAX_DEVICES = 64, VENDOR_AMD = 0x1002, VENDOR_INTEL = 0x8086 };
+enum { INTEL_REGISTERS = 128, USUAL_REGISTERS = 256 }; /* of a lane, at kernel_lanes */
 
 static const char *result_name(VkResult r)
 {
@@ -506,6 +507,7 @@ static void read_limits(struct gpu *g)
     g->ns_per_tick = timestamps ? (double)l->timestampPeriod : 0;
     g->is_cpu = p.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
     g->is_amd = p.properties.vendorID == VENDOR_AMD;
+    g->lane_registers = p.properties.vendorID == VENDOR_INTEL ? INTEL_REGISTERS : USUAL_REGISTERS;
     g->cuts_dispatches = p.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
 }
 

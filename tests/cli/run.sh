@@ -345,7 +345,7 @@ run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4,8 --bench-gen 3 --bench-reps 2 --
 [ "$(awk -F, 'NF >= 19' "$tmp/out" | wc -l)" -eq 4 ] || fault "not 4 lines of 19 fields or more"
 # Scripts count columns, so new ones follow the old ones.
 # The last one may have commas, in quotes.
-more=parallel,threads,deviation_tok_s,device
+more=parallel,threads,deviation_tok_s,device,processor_ms_per_token
 columns=test,tokens,reps,median_tok_s,min_tok_s,max_tok_s,spread_percent,median_ms_per_token,depth,model
 [ "$(head -n 1 "$tmp/out")" = "$columns,model_bytes,params,bits_per_weight,backend,build,$more" ] ||
     fault "the columns are $(head -n 1 "$tmp/out")"

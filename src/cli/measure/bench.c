@@ -30,6 +30,7 @@ struct bench {
     uint32_t n_others, n_samplers;
     struct moeflux_session *others[BENCH_MAX_PARALLEL - 1];
     struct moeflux_sampler *samplers[BENCH_MAX_PARALLEL]; /* greedy */
+    uint64_t busy_ns;                                     /* processor time of what is timed */
 };
 
 /* splitmix64: the same seed gives the same ids on every machine. */
@@ -164,10 +165,12 @@ static int measure(struct bench *b, bool decode, uint32_t n, uint32_t depth, uin
     int rc = go_back(b, depth, e);
     if (!rc && decode)
         rc = evaluate(s, ids + n_ids, 1, &untimed, e);
+    uint64_t begin = clock_busy_ns();
     if (!decode && !rc)
         rc = evaluate(s, ids, n, ns, e);
     if (decode && !rc)
         rc = b->n_others ? decode_batched(b, ids, n, ns, e) : decode_all(b, ids, n, ns, e);
+    b->busy_ns += clock_busy_ns() - begin;
     free(ids);
     return rc;
 }
@@ -207,6 +210,7 @@ static int bench_one(struct bench *b, bool decode, uint32_t n, uint32_t depth, s
     uint32_t n_sequences = decode ? 1 + b->n_others : 1;
     double *rates = mem_new(reps, sizeof *rates, e);
     int rc = rates ? 0 : ERR_MEMORY;
+    b->busy_ns = 0;
     for (size_t i = 0; i < reps && !rc; i++) {
         uint64_t ns;
         if (!(rc = measure(b, decode, n, depth, &ns, e)))
@@ -214,7 +218,10 @@ static int bench_one(struct bench *b, bool decode, uint32_t n, uint32_t depth, s
     }
     bar_end(&b->bar);
     if (!rc)
-        bench_table_add(b->table, &(struct bench_test){decode, n, depth, n_sequences}, rates, reps);
+        bench_table_add(b->table,
+                        &(struct bench_test){decode, n, depth, n_sequences,
+                                             (double)b->busy_ns / 1e6 / (double)(reps * n * n_sequences)},
+                        rates, reps);
     free(rates);
     return rc;
 }

@@ -12,10 +12,18 @@
  * 65,535 iterations in all; attention/prefill.comp takes up to three a position. */
 enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
 
-/* ROWS_AT_ONCE: BLOCK of attention/decode.comp, the rows that a lane takes at once. LANE_CHANNELS: most
- * channels of a row that a lane should have. LANE_FOURS: groups of four channels of queries and sums that fit
- * a lane's registers. */
-enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
+/* ROWS_AT_ONCE: BLOCK of attention/decode.comp, the rows that a lane takes at once, where they fit its registers.
+ * LANE_CHANNELS: most channels of a row that a lane should have. LANE_FOURS, FEW_FOURS: groups of four channels of
+ * queries and sums that fit a lane's registers, of MANY_REGISTERS or fewer; ALL_FOURS: those with the rows, of
+ * fewer. */
+enum {
+    ROWS_AT_ONCE = 4,
+    LANE_CHANNELS = 8,
+    MANY_REGISTERS = 256,
+    LANE_FOURS = 24,
+    FEW_FOURS = 8,
+    ALL_FOURS = 20
+};
 /* Lanes of attention/decode.comp that keep a GPU busy: workgroups of 512 on 132 processors. */
 enum { WANTED_LANES = 132 * 512 };
 /* Limits for attention/decode.comp: query heads of a team, lanes of a workgroup. */
@@ -37,6 +45,7 @@ enum {
     BUDGET_SPEC,
     LISTS_SPEC,
     VALUE_SCALE_SPEC,
+    BLOCK_SPEC,
     DECODE_N_SPEC
 };
 /* MERGED_SPLITS: most splits that the last workgroup merges. MERGED_POSITIONS: most positions for which that
@@ -123,13 +132,24 @@ static uint32_t fours_of(const struct attention_plan *p, uint32_t dim)
 
 /* Returns the query heads of a team. More heads share the loads of a key head, but their queries and sums
  * fill a GPU's registers. */
-static uint32_t heads_for(const struct attention_plan *p, const struct attention_shape *s, uint32_t heads)
+static uint32_t heads_for(const struct attention_plan *p, const struct attention_shape *s, bool has_many,
+                          uint32_t heads)
 {
     uint32_t all = power_of_two_from(s->n_heads / s->n_kv_heads);
     uint32_t both = fours_of(p, s->key_dim) + fours_of(p, s->value_dim);
-    while (heads > 1 && (heads > all || heads * both > LANE_FOURS))
+    while (heads > 1 && (heads > all || heads * both > (has_many ? LANE_FOURS : FEW_FOURS)))
         heads /= 2;
     return heads;
+}
+
+/* Returns the rows that a lane takes at once. */
+static uint32_t rows_for(const struct attention_plan *p, const struct attention_shape *s, bool has_many)
+{
+    uint32_t key = fours_of(p, s->key_dim), value = fours_of(p, s->value_dim), rows = ROWS_AT_ONCE;
+    uint32_t row = (key + (s->latent ? 0 : value)) / p->fours;
+    while (!has_many && rows > 1 && p->heads * (key + value) + rows * row > ALL_FOURS)
+        rows /= 2;
+    return rows;
 }
 
 /* Returns the bytes of shared memory of attention/decode.comp. */
@@ -171,10 +191,12 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     struct attention_plan p = {.subgroup = caps->subgroup_size};
     p.lanes = lanes_for(p.subgroup, (uint32_t)size_max(s->key_dim, s->value_dim));
     p.fours = s->kv_type != KV_TYPE_F32 && s->key_dim % 8 == 0 && s->value_dim % 8 == 0 ? 2 : 1;
-    p.heads = heads_for(&p, s, width.heads);
+    bool has_many = caps->lane_registers >= MANY_REGISTERS;
+    p.heads = heads_for(&p, s, has_many, width.heads);
+    p.rows = rows_for(&p, s, has_many);
     uint32_t lanes = share_out(&p, s, caps, width.lanes) * p.blocks * s->n_kv_heads;
     p.max_splits = at_least_one(WANTED_LANES / at_least_one(lanes));
-    p.min_positions = ROWS_AT_ONCE * p.subgroup / p.lanes * p.members;
+    p.min_positions = p.rows * p.subgroup / p.lanes * p.members;
     p.most_positions = caps->is_software ? SOFTWARE_SPLIT_POSITIONS : NO_LIMIT;
     bool has_prefill = caps->max_workgroup >= 256 && caps->max_shared_bytes >= PREFILL_SHARED &&
                        s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : ATTENTION_PREFILL_MAX_DIM);
@@ -245,7 +267,8 @@ static void decode_spec(const struct attention_shape *s, const struct attention_
                                          [NORM_SPEC] = s->norm,
                                          [BIASED_SPEC] = s->biased,
                                          [WINDOW_SPEC] = s->window,
-                                         [SINKS_SPEC] = s->sinks};
+                                         [SINKS_SPEC] = s->sinks,
+                                         [BLOCK_SPEC] = p->rows};
     const float scale = s->value_scale > 0 ? s->value_scale : 1;
     memcpy(spec, all, sizeof all);
     memcpy(&spec[VALUE_SCALE_SPEC], &scale, sizeof scale); /* the constant is a float */

@@ -70,6 +70,7 @@ static struct exec_caps interpreted_caps(const struct exec *x)
                               .prompt_is_f16 = v->form < DENORM && !x->keeps_f32,
                               .uses_khr = v->form == IN_QUADS && !x->keeps_f32,
                               .doubles_factors = v->form == IN_ROWS, /* so that both are run */
+                              .lane_registers = v->form == IN_ROWS ? 128 : 256,
                               .has_denorm = v->form != PLAIN && !x->forbids_denorm,
                               .subgroup_size = v->lanes,
                               .max_workgroup = MOST_WORKGROUP,
