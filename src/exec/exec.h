@@ -53,7 +53,7 @@ struct exec_caps {
     /* a subgroup has each number of a factor twice (AMD's RDNA3): half as many fit its registers */
     bool doubles_factors;
     uint32_t
-        lane_registers; /* a lane's registers of 4 bytes in kernels without matrices, at least; 0: a host */
+        lane_registers; /* a lane's registers of 4 bytes in kernels without matrices; 0: not known */
     bool has_denorm;    /* kernels named X_denorm can run: float16 denormals are kept */
     /* products of many tokens use gemm_fixed (cpu/product.h): other bits than one token's */
     bool has_fixed;

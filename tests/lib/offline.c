@@ -577,12 +577,13 @@ static int collect(struct offline_pipeline **out, size_t *n, struct moeflux_err 
 static int use(struct moeflux_model *m, const struct offline_request *q, struct moeflux_err *e)
 {
     struct moeflux_session *s = NULL;
-    int rc = moeflux_session_new(&s, m, q->context, e);
+    uint32_t context = (uint32_t)size_min(q->context, moeflux_model_get_info(m).max_context);
+    int rc = moeflux_session_new(&s, m, context, e);
     if (rc >= 0)
-        rc = eval_prompt_and_tokens(s, q->context / 2, e);
+        rc = eval_prompt_and_tokens(s, context / 2, e);
     moeflux_session_free(s);
     if (rc >= 0)
-        rc = eval_batches(m, q->context, e);
+        rc = eval_batches(m, context, e);
     return rc < 0 ? rc : compile_rest(e);
 }
 

@@ -191,7 +191,7 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     struct attention_plan p = {.subgroup = caps->subgroup_size};
     p.lanes = lanes_for(p.subgroup, (uint32_t)size_max(s->key_dim, s->value_dim));
     p.fours = s->kv_type != KV_TYPE_F32 && s->key_dim % 8 == 0 && s->value_dim % 8 == 0 ? 2 : 1;
-    bool has_many = caps->lane_registers >= MANY_REGISTERS;
+    bool has_many = caps->lane_registers == 0 || caps->lane_registers >= MANY_REGISTERS;
     p.heads = heads_for(&p, s, has_many, width.heads);
     p.rows = rows_for(&p, s, has_many);
     uint32_t lanes = share_out(&p, s, caps, width.lanes) * p.blocks * s->n_kv_heads;
