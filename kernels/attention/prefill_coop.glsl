@@ -69,7 +69,8 @@ void load_queries()
             barrier();
         for (uint u = gl_LocalInvocationID.x; u < Q_ROWS * KEY_UNITS; u += WORKGROUP) {
             uint row = u / KEY_UNITS, unit = u % KEY_UNITS, at = query_row(from + row) + 2 * unit;
-            tile[Q_TILE + row * K_STRIDE + unit] = halves8(F32x4s(a.q).v[at] * scale, F32x4s(a.q).v[at + 1] * scale);
+            tile[Q_TILE + row * K_STRIDE + unit] =
+                halves8(F32x4s(a.q).v[at] * scale, F32x4s(a.q).v[at + 1] * scale);
         }
         barrier();
         if (QUERIES_SHARED == 0 && (ROWS == Q_ROWS || group_row / Q_ROWS * Q_ROWS == from))

@@ -10,7 +10,7 @@
 #include "vulkan/khr_matrix.h"
 
 enum { MAX_DEVICES = 64, VENDOR_AMD = 0x1002, VENDOR_INTEL = 0x8086 };
-enum { INTEL_REGISTERS = 128, USUAL_REGISTERS = 256 }; /* of a lane, at kernel_lanes */
+enum { INTEL_REGISTERS = 128, USUAL_REGISTERS = 256 }; /* a lane's, with kernel_lanes */
 
 static const char *result_name(VkResult r)
 {
@@ -131,8 +131,8 @@ static bool has_fixed_subgroups(const struct vk *vk, VkPhysicalDevice p)
            v13.minSubgroupSize == v13.maxSubgroupSize;
 }
 
-/* Returns the subgroup size of the kernels without matrices. Intel's registers are a thread's: of 128 for 4 bytes of
- * each lane at the smallest size, the largest one leaves a lane 32, and most kernels spill. */
+/* Returns the subgroup size of the kernels without matrices. Intel's registers are a thread's: a lane has 128
+ * at the smallest size, and 32 at the largest, where most kernels spill. */
 static uint32_t kernel_lanes(const struct vk *vk, VkPhysicalDevice p, const VkPhysicalDeviceProperties *props,
                              uint32_t usual)
 {

@@ -1,4 +1,5 @@
-/* A long context that is not computed: what the time of a token after it depends on is how many rows there are. */
+/* A long context that is not computed: the time of a token after it depends on the number of rows, not on what
+ * they hold. */
 #include <string.h>
 
 #include "args.h"

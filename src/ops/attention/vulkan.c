@@ -12,10 +12,10 @@
  * 65,535 iterations in all; attention/prefill.comp takes up to three a position. */
 enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
 
-/* ROWS_AT_ONCE: BLOCK of attention/decode.comp, the rows that a lane takes at once, where they fit its registers.
- * LANE_CHANNELS: most channels of a row that a lane should have. LANE_FOURS, FEW_FOURS: groups of four channels of
- * queries and sums that fit a lane's registers, of MANY_REGISTERS or fewer; ALL_FOURS: those with the rows, of
- * fewer. */
+/* ROWS_AT_ONCE: BLOCK of attention/decode.comp, the rows that a lane takes at once, if they fit its
+ * registers. LANE_CHANNELS: most channels of a row that a lane should have. LANE_FOURS, FEW_FOURS: groups of
+ * four channels of queries and sums that fit a lane's registers, of MANY_REGISTERS or fewer; ALL_FOURS: those
+ * with the rows, of fewer. */
 enum {
     ROWS_AT_ONCE = 4,
     LANE_CHANNELS = 8,
@@ -97,9 +97,9 @@ enum { LONG_POSITIONS = 12288 };
  * (14,336 + 2,048 positions, 128 heads). Keys and values of 256 take 3.9 ms alone, because registers spill,
  * and 2.3 shared. */
 enum { MOST_ALONE = 384 };
-/* The same where factors take twice the registers (exec_caps.doubles_factors): MOST_ALONE_DOUBLED; and the most
- * channels of keys whose queries fit registers, at all. Compiled for RDNA3 by Mesa 25.0, keys of 256 spill 242 of
- * 256 registers, keys of 192 and values of 128 alone 137. */
+/* Where factors take twice the registers (exec_caps.doubles_factors): MOST_ALONE; the most channels of keys
+ * whose queries fit registers at all; the rows of a workgroup with queries in shared memory. Compiled for
+ * RDNA3 by Mesa 25.0, keys of 256 spill 242 registers otherwise, keys of 192 and values of 128 alone 137. */
 enum { MOST_ALONE_DOUBLED = 128, MOST_QUERIES_DOUBLED = 128, SHARED_ROWS = 32 };
 
 static uint32_t at_least_one(uint32_t n)
