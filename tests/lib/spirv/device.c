@@ -1,7 +1,7 @@
 /* The backend of test programs in the place of Vulkan's (src/exec/exec_vulkan.c): a program that is linked
  * with this file has it in place of that. Its devices are named
  *   interpreted-LANES          4 to 128; matrices in quads, in KHR's form; float16 denormals
- *   interpreted-LANES-rows     the same with matrices row by row, in NV's form; factors take twice the registers
+ *   interpreted-LANES-rows     the same with matrices row by row, in NV's form, and few registers
  *   interpreted-LANES-denorm   no matrices
  *   interpreted-LANES-plain    neither matrices nor denormals
  * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does.
