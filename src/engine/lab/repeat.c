@@ -1,5 +1,5 @@
-/* A long context that is not computed: a token's time after it depends on the number of rows, not on what they
- * hold. */
+/* A long context that is not computed: a token's time after it depends on how many rows there are, not on
+ * what they hold. */
 #include <string.h>
 
 #include "args.h"
