@@ -53,6 +53,7 @@ layout(constant_id = 17) const uint RATIO = 0; // positions of a block in the li
 layout(constant_id = 18) const uint BUDGET = 0; // finished blocks in the list
 layout(constant_id = 19) const uint LISTS = 0;  // key heads with lists of their own; 0: one list for all
 layout(constant_id = 20) const float VALUE_SCALE = 1.0; // PREPARE: factor of the new value
+layout(constant_id = 21) const uint BLOCK = 4; // rows that a lane takes at once: 1, 2 or 4
 
 ARGS(attention_decode_args)
 
@@ -61,7 +62,6 @@ layout(buffer_reference, std430, buffer_reference_align = 16) coherent buffer Pa
 layout(buffer_reference, std430, buffer_reference_align = 8) coherent buffer PartStats { vec2 v[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) coherent buffer Counters { uint v[]; };
 
-const uint BLOCK = 4; // rows that a lane takes at once
 const uint SUBGROUPS = WORKGROUP / SUBGROUP, MEMBERS = SUBGROUPS / TEAMS;
 const uint ROWS = SUBGROUP / LANES, STEP = BLOCK * ROWS;
 const uint KEY_ROW = KEY_DIM / (4 * FOURS), VALUE_ROW = VALUE_DIM / (4 * FOURS);        // units of a row

@@ -28,7 +28,7 @@ layout(constant_id = 13) const uint SINKS = 0;
 
 layout(push_constant, std430) uniform Args { attention_prefill_args a; };
 
-layout(constant_id = 9) const uint ROWS = 64; // matrices: 64 or 128
+layout(constant_id = 9) const uint ROWS = 64; // matrices: 32 (queries in shared memory), 64 or 128
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
 const float LOG2_E = 1.44269504;
 

@@ -2,8 +2,9 @@
 //
 // ROWS rows meet POSITIONS positions at a time. A group of SHARE subgroups has 16 rows: each subgroup
 // computes its part of the positions' scores and of the values' channels, and all of them compute the
-// softmax. While a tile is computed, the next one is loaded into registers. Softmax runs over shared memory
-// or, with KNOWN_LAYOUT, in the registers of the matrices (prefill_frag.glsl).
+// softmax. While a tile is computed, the next one is loaded into registers. Queries are in registers or, with
+// QUERIES_SHARED, in shared memory: the numbers are the same. Softmax runs over shared memory or, with
+// KNOWN_LAYOUT, in the registers of the matrices (prefill_frag.glsl).
 #ifndef ATTENTION_COOP_GLSL
 #define ATTENTION_COOP_GLSL
 
@@ -12,6 +13,7 @@
 // 1: matrices have the known fragment layout (lib/fragment_layout.glsl)
 layout(constant_id = 10) const uint KNOWN_LAYOUT = 0;
 layout(constant_id = 11) const uint POSITIONS = 32; // positions of a tile: 32 or 64
+layout(constant_id = 14) const uint QUERIES_SHARED = 0;
 
 const uint ROW_GROUPS = ROWS / 16, SHARE = WORKGROUP / 32 / ROW_GROUPS; // 1 or 2
 const uint KEY_UNITS = KEY_DIM / 8, VALUE_UNITS = VALUE_DIM / 8; // units of eight channels
@@ -26,9 +28,11 @@ const uint K_STRIDE = KEY_UNITS + 1, V_STRIDE = VALUE_UNITS + 1;
 const uint S_STRIDE = POSITIONS / 4 + 1;
 const uint P_STRIDE = POSITIONS / 8 + 1;
 const uint V_TILE = POSITIONS * K_STRIDE; // start of the values
-const uint Q_ROWS = 64; // queries that go through shared memory at a time
+const uint Q_ROWS = ROWS < 64 ? ROWS : 64; // queries that go through shared memory at a time
 const uint Q_SIZE = Q_ROWS * K_STRIDE, KV_SIZE = V_TILE + POSITIONS * V_STRIDE;
-shared uvec4 tile[Q_SIZE > KV_SIZE ? Q_SIZE : KV_SIZE]; // keys, values; at first the queries
+const uint TILE_SIZE = QUERIES_SHARED != 0 ? KV_SIZE + ROWS * K_STRIDE : Q_SIZE > KV_SIZE ? Q_SIZE : KV_SIZE;
+const uint Q_TILE = QUERIES_SHARED != 0 ? KV_SIZE : 0; // start of the queries
+shared uvec4 tile[TILE_SIZE]; // keys, values, queries; or the queries first, which keys and values overwrite
 shared uvec4 scores[KNOWN_LAYOUT != 0 ? 1 : ROWS * S_STRIDE];  // also 16 x 16 numbers of each subgroup
 shared uvec4 weights[KNOWN_LAYOUT != 0 ? 1 : ROWS * P_STRIDE];
 
@@ -65,10 +69,11 @@ void load_queries()
             barrier();
         for (uint u = gl_LocalInvocationID.x; u < Q_ROWS * KEY_UNITS; u += WORKGROUP) {
             uint row = u / KEY_UNITS, unit = u % KEY_UNITS, at = query_row(from + row) + 2 * unit;
-            tile[row * K_STRIDE + unit] = halves8(F32x4s(a.q).v[at] * scale, F32x4s(a.q).v[at + 1] * scale);
+            tile[Q_TILE + row * K_STRIDE + unit] =
+                halves8(F32x4s(a.q).v[at] * scale, F32x4s(a.q).v[at + 1] * scale);
         }
         barrier();
-        if (ROWS == Q_ROWS || group_row / Q_ROWS * Q_ROWS == from)
+        if (QUERIES_SHARED == 0 && (ROWS == Q_ROWS || group_row / Q_ROWS * Q_ROWS == from))
             [[unroll]] for (uint d = 0; d < KEY_BLOCKS; d++)
                 matrix_load(q[d], tile, group_row % Q_ROWS * K_STRIDE + 2 * d, K_STRIDE, BY_ROWS);
     }
@@ -125,12 +130,15 @@ void score(out MatrixC s[MY_SCORES], uint first)
 {
     [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
         s[j] = MatrixC(0.0);
-    [[unroll]] for (uint d = 0; d < KEY_BLOCKS; d++)
+    [[unroll]] for (uint d = 0; d < KEY_BLOCKS; d++) {
+        if (QUERIES_SHARED != 0)
+            matrix_load(q[d], tile, Q_TILE + group_row * K_STRIDE + 2 * d, K_STRIDE, BY_ROWS);
         [[unroll]] for (uint j = 0; j < MY_SCORES; j++) {
             MatrixB k;
             matrix_load(k, tile, (first + 16 * j) * K_STRIDE + 2 * d, K_STRIDE, BY_COLUMNS);
             s[j] = matrix_muladd(q[d], k, s[j]);
         }
+    }
 }
 
 // Adds the values of 16 positions, from 16 * block of the tile on, times the weights of this subgroup's rows.

@@ -33,4 +33,12 @@ static inline int clock_init_cond(pthread_cond_t *c)
     return rc;
 }
 
+/* Returns the processor time that the process's threads have taken. */
+static inline uint64_t clock_busy_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 #endif

@@ -77,6 +77,8 @@ static struct exec_caps vulkan_caps(const struct exec *x)
                               .kv_default_is_f16 = uses_matrices,
                               .has_coopmat = uses_matrices,
                               .uses_khr = uses_khr(x) && !x->keeps_f32,
+                              .doubles_factors = g->is_amd,
+                              .lane_registers = g->lane_registers,
                               .has_denorm = g->has_denorm && !x->forbids_denorm,
                               .n_processors = g->n_processors,
                               .subgroup_size = g->subgroup_size,

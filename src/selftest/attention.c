@@ -51,7 +51,7 @@ static void hide_blocks(struct kernel_test *l, const struct gqa_shape *c, uint32
 static void share_softmax(struct attention *op)
 {
     op->gpu.f16 = op->gpu.f16_shared;
-    op->gpu.f16_rows = ATTENTION_PREFILL_ROWS;
+    op->gpu.f16_rows = op->gpu.f16_shared_rows;
 }
 
 static void describe_positions(const struct gqa_shape *c, char *text, size_t size)

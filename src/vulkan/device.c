@@ -9,7 +9,8 @@
 #include "base/mem.h"
 #include "vulkan/khr_matrix.h"
 
-enum { MAX_DEVICES = 64 };
+enum { MAX_DEVICES = 64, VENDOR_AMD = 0x1002, VENDOR_INTEL = 0x8086 };
+enum { INTEL_REGISTERS = 128, USUAL_REGISTERS = 256 }; /* a lane's, with kernel_lanes */
 
 static const char *result_name(VkResult r)
 {
@@ -130,6 +131,16 @@ static bool has_fixed_subgroups(const struct vk *vk, VkPhysicalDevice p)
            v13.minSubgroupSize == v13.maxSubgroupSize;
 }
 
+/* Returns the subgroup size of the kernels without matrices. Intel's registers are a thread's: a lane has 128
+ * at the smallest size, and 32 at the largest, where most kernels spill. */
+static uint32_t kernel_lanes(const struct vk *vk, VkPhysicalDevice p, const VkPhysicalDeviceProperties *props,
+                             uint32_t usual)
+{
+    VkPhysicalDeviceVulkan13Properties v13 = subgroup_limits(vk, p);
+    bool is_chosen = v13.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT;
+    return props->vendorID == VENDOR_INTEL && is_chosen ? v13.minSubgroupSize : usual;
+}
+
 /* Returns the first feature that kernels and streams need and the device lacks, or "". All except the
  * subgroup operations are Vulkan 1.3 core features, checked here because a driver may report a 1.3 device
  * that lacks one. */
@@ -212,7 +223,9 @@ static void describe(const struct vk *vk, VkInstance instance, VkPhysicalDevice 
     vk->GetPhysicalDeviceProperties2(p, &props);
     *out = (struct gpu_info){.kind = kind_name(props.properties.deviceType),
                              .memory_bytes = local_bytes(vk, p),
-                             .subgroup_size = sub.subgroupSize};
+                             .subgroup_size = props.properties.apiVersion < VK_API_VERSION_1_3
+                                                  ? sub.subgroupSize
+                                                  : kernel_lanes(vk, p, &props.properties, sub.subgroupSize)};
     snprintf(out->name, sizeof out->name, "%s", props.properties.deviceName);
     snprintf(out->driver, sizeof out->driver, "%.120s %.120s", driver.driverName, driver.driverInfo);
     snprintf(out->missing, sizeof out->missing, "%s",
@@ -493,6 +506,8 @@ static void read_limits(struct gpu *g)
     g->max_alloc_bytes = size_min(m3.maxMemoryAllocationSize, m4.maxBufferSize);
     g->ns_per_tick = timestamps ? (double)l->timestampPeriod : 0;
     g->is_cpu = p.properties.deviceType == VK_PHYSICAL_DEVICE_TYPE_CPU;
+    g->is_amd = p.properties.vendorID == VENDOR_AMD;
+    g->lane_registers = p.properties.vendorID == VENDOR_INTEL ? INTEL_REGISTERS : USUAL_REGISTERS;
     g->cuts_dispatches = p.properties.deviceType != VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU;
 }
 

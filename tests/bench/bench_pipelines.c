@@ -16,7 +16,7 @@
 #include "base/err.h"
 #include "offline.h"
 
-enum { CHUNK = 512, CONTEXT = 2048 };
+enum { CHUNK = 512, CONTEXT = 8192 };
 
 static void print_pipeline(const char *device, const char *dir, const struct offline_pipeline *p)
 {

@@ -345,7 +345,7 @@ run 0 "$MOEFLUX" "$@" --bench --bench-prompt 4,8 --bench-gen 3 --bench-reps 2 --
 [ "$(awk -F, 'NF >= 19' "$tmp/out" | wc -l)" -eq 4 ] || fault "not 4 lines of 19 fields or more"
 # Scripts count columns, so new ones follow the old ones.
 # The last one may have commas, in quotes.
-more=parallel,threads,deviation_tok_s,device
+more=parallel,threads,deviation_tok_s,device,processor_ms_per_token
 columns=test,tokens,reps,median_tok_s,min_tok_s,max_tok_s,spread_percent,median_ms_per_token,depth,model
 [ "$(head -n 1 "$tmp/out")" = "$columns,model_bytes,params,bits_per_weight,backend,build,$more" ] ||
     fault "the columns are $(head -n 1 "$tmp/out")"
@@ -387,6 +387,17 @@ run 0 "$MOEFLUX" "$@"
 json_is "0 < $counted <= 768" True
 run 0 "$MOEFLUX" "$@" --bench-depth 40
 json_is "0 < $counted <= 768" True
+set -- -m "$model" --temp 0 --no-think
+
+claim bench_copies_the_rows_of_a_long_context
+set -- -m "$model"
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --bench-depth 0,700 --bench-fill 256 --json=full
+json_is '[(r["test"], r["depth"]) for r in j["results"]]' \
+    "[('prefill', 0), ('decode', 0), ('prefill', 700), ('decode', 700)]"
+set -- "$@" --memory 1200K --bench --bench-prompt 0 --bench-gen 3 --bench-reps 1 --bench-depth 4096
+run 0 "$MOEFLUX" "$@" --bench-fill 256 --bench-parallel 2
+fails 2 '--bench-fill: .*300 ' "$@" --bench-fill 300
+fails 2 '--bench-fill .*--bench-depth' -m "$model" --bench --bench-fill 256
 set -- -m "$model" --temp 0 --no-think
 
 claim inspect_describes_the_model

@@ -15,6 +15,7 @@
 #include "vulkan/device.h"
 #include "vulkan/pipeline.h"
 
+enum { VENDOR_INTEL = 0x8086 };
 enum { MOST_PIPELINES = 4096, MOST_STATISTICS = 64, N_BATCHED = 4, N_SINGLE = 4, MOST_MODULES = 64 };
 #define LEFT_OUT ((VkPipeline)(uintptr_t)1)
 
@@ -126,6 +127,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL map(VkDevice d, VkDeviceMemory memory, VkD
         mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (host == MAP_FAILED)
         return VK_ERROR_MEMORY_MAP_FAILED;
+    (void)madvise(host, m->bytes, MADV_HUGEPAGE); /* gigabytes of weights: only time depends on it */
     m->host = host;
     *out = (uint8_t *)host + off;
     return VK_SUCCESS;
@@ -168,6 +170,9 @@ static VKAPI_ATTR void VKAPI_CALL get_properties(VkPhysicalDevice p, VkPhysicalD
     for (VkBaseOutStructure *s = out->pNext; s; s = s->pNext) {
         if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_SUBGROUP_PROPERTIES && offline.lanes)
             ((VkPhysicalDeviceSubgroupProperties *)(void *)s)->subgroupSize = offline.lanes;
+        if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_VULKAN_1_3_PROPERTIES && offline.lanes &&
+            out->properties.vendorID == VENDOR_INTEL) /* the program takes the smallest */
+            ((VkPhysicalDeviceVulkan13Properties *)(void *)s)->minSubgroupSize = offline.lanes;
         if (s->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_DRM_PROPERTIES_EXT)
             ((VkPhysicalDeviceDrmPropertiesEXT *)(void *)s)->hasRender = VK_TRUE;
     }
@@ -572,12 +577,13 @@ static int collect(struct offline_pipeline **out, size_t *n, struct moeflux_err 
 static int use(struct moeflux_model *m, const struct offline_request *q, struct moeflux_err *e)
 {
     struct moeflux_session *s = NULL;
-    int rc = moeflux_session_new(&s, m, q->context, e);
+    uint32_t context = (uint32_t)size_min(q->context, moeflux_model_get_info(m).max_context);
+    int rc = moeflux_session_new(&s, m, context, e);
     if (rc >= 0)
-        rc = eval_prompt_and_tokens(s, q->context / 2, e);
+        rc = eval_prompt_and_tokens(s, context / 2, e);
     moeflux_session_free(s);
     if (rc >= 0)
-        rc = eval_batches(m, q->context, e);
+        rc = eval_batches(m, context, e);
     return rc < 0 ? rc : compile_rest(e);
 }
 

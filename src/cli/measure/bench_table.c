@@ -42,6 +42,7 @@ enum column {
     THREADS,
     DEVIATION,
     DEVICE,
+    BUSY_MS,
     N_COLUMNS
 };
 _Static_assert((int)N_COLUMNS == (int)BENCH_COLUMNS, "rows have as many cells");
@@ -74,6 +75,7 @@ static const struct table_column columns[N_COLUMNS] = {
     [THREADS] = {"threads", NULL, 0},
     [DEVIATION] = {"deviation_tok_s", NULL, 2},
     [DEVICE] = {"device", NULL, -1},
+    [BUSY_MS] = {"processor_ms_per_token", NULL, 3},
 };
 
 /* Writes "34.7B" or "3.4M". */
@@ -161,6 +163,7 @@ void bench_table_add(struct bench_table *t, const struct bench_test *what, doubl
     row[PARALLEL].number = what->parallel;
     row[THREADS].number = row[THREADS_TITLE].number = t->n_threads;
     row[DEVICE].text = t->device;
+    row[BUSY_MS].number = what->busy_ms;
     row[DEVIATION].number = row[DEVIATION_TITLE].number = deviation(rates, reps);
     row[BUILD].text = t->build;
 }

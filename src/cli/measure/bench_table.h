@@ -15,12 +15,13 @@ struct moeflux_err;
 struct options;
 struct output;
 
-enum { BENCH_ROWS = 2 * NUMBER_LIST_MAX * NUMBER_LIST_MAX, BENCH_COLUMNS = 27 };
+enum { BENCH_ROWS = 2 * NUMBER_LIST_MAX * NUMBER_LIST_MAX, BENCH_COLUMNS = 28 };
 
 /* n tokens after `depth` others, in each of `parallel` sequences that are decoded in one batch */
 struct bench_test {
     bool decode;
     uint32_t n, depth, parallel;
+    double busy_ms; /* processor time of a token, of all threads */
 };
 
 struct bench_table {

@@ -251,6 +251,11 @@ static int check_bench(struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = check_needs(o->bench_depth.n, "--bench-depth", o->bench, "--bench", e);
     if (!rc)
+        rc = check_needs(o->bench_fill, "--bench-fill", o->bench && o->bench_depth.n, "--bench-depth", e);
+    if (!rc && o->bench_fill % 256)
+        rc = err_set(e, ERR_USAGE, "--bench-fill: %lld tokens, expected a multiple of 256",
+                     (long long)o->bench_fill);
+    if (!rc)
         rc = check_needs(o->bench_reps, "--bench-reps", o->bench, "--bench", e);
     if (!rc)
         rc = check_needs(o->bench_parallel, "--bench-parallel", o->bench, "--bench", e);

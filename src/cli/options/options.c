@@ -169,6 +169,7 @@ static const struct flag run_flags[] = {
     LIST(NULL, "bench-gen", "N,..", bench_gen, 0, MAX_LENGTH,
          "generation lengths to measure, 0: none (128)"),
     LIST(NULL, "bench-depth", "N,..", bench_depth, 0, MAX_LENGTH, "tokens of context before each (0)"),
+    INT(NULL, "bench-fill", "N", bench_fill, 256, MAX_LENGTH, "evaluated tokens of a depth, rest: copies"),
     INT(NULL, "bench-parallel", "N", bench_parallel, 1, BENCH_MAX_PARALLEL,
         "sequences that decode in one batch (1)"),
     INT(NULL, "bench-reps", "N", bench_reps, 1, 1000, "repetitions of each (5)"),

@@ -115,6 +115,7 @@ struct options {
     const char *word; /* a word without a flag: "full", with selftest */
     struct number_list bench_prompt, bench_gen, bench_depth;
     int64_t bench_reps;
+    int64_t bench_fill;     /* tokens that are evaluated of a depth, the rest are copies; 0: all */
     int64_t bench_parallel; /* sequences, at most BENCH_MAX_PARALLEL; 0 or 1: one */
 
     const char *shell; /* completion */

@@ -21,6 +21,15 @@ int lab_save_trace(struct moeflux_model *m, struct moeflux_err *e);
  * No evaluation may be in flight. */
 uint64_t lab_layer_wait_ns(const struct moeflux_model *m, uint32_t layer);
 
+/* --- a long context --- */
+
+/* Makes a sequence of n tokens of the one that there is, without evaluating any: the rows of its tokens are
+ * repeated, and its recurrent states stay. The next tokens take as long as after n evaluated ones, and what
+ * they compute means nothing. The sequence's tokens are a multiple of 256. No evaluation may be in flight.
+ * Errors: _USAGE: another number, or n is less or does not fit the context; those of
+ * moeflux_session_eval. */
+int lab_repeat_rows(struct moeflux_session *s, uint32_t n, struct moeflux_err *e);
+
 /* --- this machine --- */
 
 struct lab_host {

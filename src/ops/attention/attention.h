@@ -42,7 +42,7 @@ enum { ATTENTION_PREFILL_ROWS = 64, ATTENTION_PREFILL_MAX_DIM = 256 };
 
 /* How a Vulkan device runs it: the positions are split, and a second dispatch merges the splits. */
 struct attention_plan {
-    uint32_t subgroup, lanes, fours, heads, teams, members; /* see kernels/attention/decode.comp */
+    uint32_t subgroup, lanes, fours, heads, rows, teams, members; /* see kernels/attention/decode.comp */
     uint32_t blocks; /* number of blocks into which a key/value head's query heads are divided */
     uint32_t max_splits, min_positions; /* limits: number of splits, positions in each */
     uint32_t most_positions;            /* largest number of positions in a split */
@@ -66,7 +66,7 @@ struct attention {
         struct kernel prefill, f16; /* chunks: products in float32, in float16 */
         /* f16 for devices whose matrices do not have the known fragment layout (exec/fragment_layout.h) */
         struct kernel f16_shared;
-        uint32_t f16_rows;                                     /* rows of a workgroup of f16 */
+        uint32_t f16_rows, f16_shared_rows;                    /* rows of their workgroups */
         struct kernel chosen;                                  /* decode for tokens with a list of blocks */
         struct kernel wide_scores, wide_values;                /* see wide.h */
         struct kernel few_merge;                               /* merge for few splits */

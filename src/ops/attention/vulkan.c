@@ -12,10 +12,18 @@
  * 65,535 iterations in all; attention/prefill.comp takes up to three a position. */
 enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
 
-/* ROWS_AT_ONCE: BLOCK of attention/decode.comp, the rows that a lane takes at once. LANE_CHANNELS: most
- * channels of a row that a lane should have. LANE_FOURS: groups of four channels of queries and sums that fit
- * a lane's registers. */
-enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24 };
+/* ROWS_AT_ONCE: BLOCK of attention/decode.comp, the rows that a lane takes at once, if they fit its
+ * registers. LANE_CHANNELS: most channels of a row that a lane should have. LANE_FOURS, FEW_FOURS: groups of
+ * four channels of queries and sums that fit a lane's registers, of MANY_REGISTERS or fewer; ALL_FOURS: those
+ * with the rows, of fewer. */
+enum {
+    ROWS_AT_ONCE = 4,
+    LANE_CHANNELS = 8,
+    MANY_REGISTERS = 256,
+    LANE_FOURS = 24,
+    FEW_FOURS = 8,
+    ALL_FOURS = 20
+};
 /* Lanes of attention/decode.comp that keep a GPU busy: workgroups of 512 on 132 processors. */
 enum { WANTED_LANES = 132 * 512 };
 /* Limits for attention/decode.comp: query heads of a team, lanes of a workgroup. */
@@ -37,6 +45,7 @@ enum {
     BUDGET_SPEC,
     LISTS_SPEC,
     VALUE_SCALE_SPEC,
+    BLOCK_SPEC,
     DECODE_N_SPEC
 };
 /* MERGED_SPLITS: most splits that the last workgroup merges. MERGED_POSITIONS: most positions for which that
@@ -76,6 +85,7 @@ enum {
     POSITIONS_SPEC,
     PREFILL_WINDOW_SPEC,
     PREFILL_SINKS_SPEC,
+    QUERIES_SHARED_SPEC,
     PREFILL_N_SPEC
 };
 /* Fewest positions for which attention/prefill.comp is faster for one token, too, if the token's heads fill a
@@ -87,6 +97,10 @@ enum { LONG_POSITIONS = 12288 };
  * (14,336 + 2,048 positions, 128 heads). Keys and values of 256 take 3.9 ms alone, because registers spill,
  * and 2.3 shared. */
 enum { MOST_ALONE = 384 };
+/* Where factors take twice the registers (exec_caps.doubles_factors): MOST_ALONE; the most channels of keys
+ * whose queries fit registers at all; the rows of a workgroup with queries in shared memory. Compiled for
+ * RDNA3 by Mesa 25.0, keys of 256 spill 242 registers otherwise, keys of 192 and values of 128 alone 137. */
+enum { MOST_ALONE_DOUBLED = 128, MOST_QUERIES_DOUBLED = 128, SHARED_ROWS = 32 };
 
 static uint32_t at_least_one(uint32_t n)
 {
@@ -118,13 +132,24 @@ static uint32_t fours_of(const struct attention_plan *p, uint32_t dim)
 
 /* Returns the query heads of a team. More heads share the loads of a key head, but their queries and sums
  * fill a GPU's registers. */
-static uint32_t heads_for(const struct attention_plan *p, const struct attention_shape *s, uint32_t heads)
+static uint32_t heads_for(const struct attention_plan *p, const struct attention_shape *s, bool has_many,
+                          uint32_t heads)
 {
     uint32_t all = power_of_two_from(s->n_heads / s->n_kv_heads);
     uint32_t both = fours_of(p, s->key_dim) + fours_of(p, s->value_dim);
-    while (heads > 1 && (heads > all || heads * both > LANE_FOURS))
+    while (heads > 1 && (heads > all || heads * both > (has_many ? LANE_FOURS : FEW_FOURS)))
         heads /= 2;
     return heads;
+}
+
+/* Returns the rows that a lane takes at once. */
+static uint32_t rows_for(const struct attention_plan *p, const struct attention_shape *s, bool has_many)
+{
+    uint32_t key = fours_of(p, s->key_dim), value = fours_of(p, s->value_dim), rows = ROWS_AT_ONCE;
+    uint32_t row = (key + (s->latent ? 0 : value)) / p->fours;
+    while (!has_many && rows > 1 && p->heads * (key + value) + rows * row > ALL_FOURS)
+        rows /= 2;
+    return rows;
 }
 
 /* Returns the bytes of shared memory of attention/decode.comp. */
@@ -166,10 +191,12 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     struct attention_plan p = {.subgroup = caps->subgroup_size};
     p.lanes = lanes_for(p.subgroup, (uint32_t)size_max(s->key_dim, s->value_dim));
     p.fours = s->kv_type != KV_TYPE_F32 && s->key_dim % 8 == 0 && s->value_dim % 8 == 0 ? 2 : 1;
-    p.heads = heads_for(&p, s, width.heads);
+    bool has_many = caps->lane_registers == 0 || caps->lane_registers >= MANY_REGISTERS;
+    p.heads = heads_for(&p, s, has_many, width.heads);
+    p.rows = rows_for(&p, s, has_many);
     uint32_t lanes = share_out(&p, s, caps, width.lanes) * p.blocks * s->n_kv_heads;
     p.max_splits = at_least_one(WANTED_LANES / at_least_one(lanes));
-    p.min_positions = ROWS_AT_ONCE * p.subgroup / p.lanes * p.members;
+    p.min_positions = p.rows * p.subgroup / p.lanes * p.members;
     p.most_positions = caps->is_software ? SOFTWARE_SPLIT_POSITIONS : NO_LIMIT;
     bool has_prefill = caps->max_workgroup >= 256 && caps->max_shared_bytes >= PREFILL_SHARED &&
                        s->value_dim <= (s->latent ? PREFILL_MAX_LATENT : ATTENTION_PREFILL_MAX_DIM);
@@ -240,7 +267,8 @@ static void decode_spec(const struct attention_shape *s, const struct attention_
                                          [NORM_SPEC] = s->norm,
                                          [BIASED_SPEC] = s->biased,
                                          [WINDOW_SPEC] = s->window,
-                                         [SINKS_SPEC] = s->sinks};
+                                         [SINKS_SPEC] = s->sinks,
+                                         [BLOCK_SPEC] = p->rows};
     const float scale = s->value_scale > 0 ? s->value_scale : 1;
     memcpy(spec, all, sizeof all);
     memcpy(&spec[VALUE_SCALE_SPEC], &scale, sizeof scale); /* the constant is a float */
@@ -304,16 +332,33 @@ static uint64_t f16_shared_bytes(const struct attention_shape *s, uint32_t posit
     return 16 * (size_max(PREFILL_ROWS * key, positions * (key + value)) + softmax);
 }
 
+static bool queries_are_shared(const struct attention_shape *s, const struct exec_caps *c)
+{
+    return c->doubles_factors && s->key_dim > MOST_QUERIES_DOUBLED;
+}
+
+/* Returns whether the device has the shared memory of attention_prefill_coop. */
+static bool f16_fits(const struct attention_shape *s, const struct exec_caps *c)
+{
+    uint64_t key = s->key_dim / 8 + 1, value = s->value_dim / 8 + 1;
+    uint64_t shared = 16 * (SHARED_ROWS * (key + 9 + 5) + F16_POSITIONS * (key + value));
+    return (queries_are_shared(s, c) ? shared : f16_shared_bytes(s, F16_POSITIONS, false)) <=
+           c->max_shared_bytes;
+}
+
 /* Opens the float16 kernels. tiles: the constants so far. */
 static int open_f16(struct attention *op, struct exec *x, uint32_t tiles[PREFILL_N_SPEC],
                     struct moeflux_err *e)
 {
     const struct attention_shape *s = &op->shape;
-    const uint32_t bytes = sizeof(struct attention_prefill_args), most = exec_get_caps(x).max_shared_bytes;
-    bool is_alone = s->key_dim + s->value_dim <= MOST_ALONE;
+    const struct exec_caps caps = exec_get_caps(x);
+    const uint32_t bytes = sizeof(struct attention_prefill_args), most = caps.max_shared_bytes;
+    bool is_alone = s->key_dim + s->value_dim <= (caps.doubles_factors ? MOST_ALONE_DOUBLED : MOST_ALONE);
     op->gpu.f16_from = PREFILL_TOKENS;
-    op->gpu.f16_rows = PREFILL_ROWS;
-    tiles[1] = is_alone ? 128 : 256;
+    op->gpu.f16_rows = op->gpu.f16_shared_rows = tiles[ROWS_SPEC] =
+        queries_are_shared(s, &caps) ? SHARED_ROWS : PREFILL_ROWS;
+    tiles[QUERIES_SHARED_SPEC] = queries_are_shared(s, &caps);
+    tiles[1] = op->gpu.f16_rows * (is_alone ? 2 : 4); /* a subgroup for 16 rows, or two */
     int rc =
         exec_kernel_later(x, &op->gpu.f16_shared, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC, e);
     if (rc == 0 && is_alone && f16_shared_bytes(s, FRAG_POSITIONS, true) <= most)
@@ -354,7 +399,7 @@ static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err
     rc = (op->gpu.plan.long_from < UINT32_MAX ? exec_kernel : exec_kernel_later)(
         x, &op->gpu.prefill, "attention_prefill", bytes, tiles, PREFILL_N_SPEC, e);
     if (rc < 0 || s->latent || !gemm_has_f16(x) || s->key_dim % 16 || s->value_dim % 16 ||
-        f16_shared_bytes(s, F16_POSITIONS, false) > caps.max_shared_bytes)
+        !f16_fits(s, &caps))
         return rc;
     return open_f16(op, x, tiles, e);
 }

@@ -1,7 +1,7 @@
 /* The backend of test programs in the place of Vulkan's (src/exec/exec_vulkan.c): a program that is linked
  * with this file has it in place of that. Its devices are named
  *   interpreted-LANES          4 to 128; matrices in quads, in KHR's form; float16 denormals
- *   interpreted-LANES-rows     the same with matrices row by row, in NV's form
+ *   interpreted-LANES-rows     the same with matrices row by row, in NV's form, and few registers
  *   interpreted-LANES-denorm   no matrices
  *   interpreted-LANES-plain    neither matrices nor denormals
  * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does.
@@ -69,6 +69,8 @@ static struct exec_caps interpreted_caps(const struct exec *x)
                               .has_coopmat = v->form < DENORM && !x->keeps_f32,
                               .prompt_is_f16 = v->form < DENORM && !x->keeps_f32,
                               .uses_khr = v->form == IN_QUADS && !x->keeps_f32,
+                              .doubles_factors = v->form == IN_ROWS, /* so that both are run */
+                              .lane_registers = v->form == IN_ROWS ? 128 : 256,
                               .has_denorm = v->form != PLAIN && !x->forbids_denorm,
                               .subgroup_size = v->lanes,
                               .max_workgroup = MOST_WORKGROUP,
