@@ -822,12 +822,12 @@ void moeflux_conversation_free(struct moeflux_conversation *v); /* NULL is legal
  * tokens, such as a loaded state, is reused. Errors: _USAGE (no tokenizer, a session of another model),
  * _NO_FIT (more tokens than the session holds), _FORMAT (not the model's tokens), and those of _use. */
 int moeflux_conversation_attach(struct moeflux_conversation *v, struct moeflux_chat *c,
-                                struct moeflux_session *s, const struct moeflux_request *how,
+                                struct moeflux_session *s, const struct moeflux_request *r,
                                 struct moeflux_err *e);
 /* Sets how answers are computed from now on: by the request's fields except prompt, messages and tools.
  * Copied. Without a seed each answer draws one. Errors: those of moeflux_chat_answer that concern the
  * request; nothing changes. */
-int moeflux_conversation_use(struct moeflux_conversation *v, const struct moeflux_request *how,
+int moeflux_conversation_use(struct moeflux_conversation *v, const struct moeflux_request *r,
                              struct moeflux_err *e);
 
 /* Appends a question; `instead`: in the place of the last one. It replaces a question without an answer.
