@@ -52,9 +52,8 @@ struct exec_caps {
     bool uses_khr;    /* they run in VK_KHR_cooperative_matrix's form */
     /* a subgroup has each number of a factor twice (AMD's RDNA3): half as many fit its registers */
     bool doubles_factors;
-    uint32_t
-        lane_registers; /* a lane's registers of 4 bytes in kernels without matrices; 0: not known */
-    bool has_denorm;    /* kernels named X_denorm can run: float16 denormals are kept */
+    uint32_t lane_registers; /* 4-byte ones, in kernels without matrices; 0: not known */
+    bool has_denorm;         /* kernels named X_denorm can run: float16 denormals are kept */
     /* products of many tokens use gemm_fixed (cpu/product.h): other bits than one token's */
     bool has_fixed;
     /* the most tokens whose results exec_set_batch_invariant makes batch-invariant */

@@ -244,7 +244,7 @@ struct config {
     /* A token uses its best experts until their weights sum to this share of the total, (0, 1); 0: all
      * top_k */
     float expert_share;
-    uint32_t shared_inner;          /* sum over all shared experts; 0: there is none */
+    uint32_t shared_inner; /* sum over all shared experts; 0: there is none */
     /* routed experts read a projection of the normed hidden state to so many columns, and another matrix
      * projects their sum back; 0: they read the hidden state */
     uint32_t moe_latent;

@@ -113,7 +113,7 @@ enum experts_tensor {
     EXPERTS_ROUTER_NORM,
     EXPERTS_FACTORS,
     EXPERTS_OF_TOKENS, /* [vocab_size][own_top_k]: each token's experts */
-    EXPERTS_LATENT_IN, /* to the routed experts' columns, and back */
+    EXPERTS_LATENT_IN, /* projects to the routed experts' columns; the next one projects back */
     EXPERTS_LATENT_OUT,
 };
 

@@ -1,7 +1,7 @@
 /* stacks.h - describes experts that a checkpoint stores in stacks, all of a layer in one tensor.
  *
- * gpt-oss: blocks of 4-bit floats with a scale each, gate and up rows interleaved. MLX's tensors have the same
- * bytes. Step-3.5: 8-bit floats [n_experts][rows][cols], and the scales of their blocks
+ * gpt-oss: blocks of 4-bit floats with a scale each, gate and up rows interleaved. MLX's tensors have the
+ * same bytes. Step-3.5: 8-bit floats [n_experts][rows][cols], and the scales of their blocks
  * [n_experts][block rows][block columns]. */
 #ifndef MOEFLUX_MODEL_STACKS_H
 #define MOEFLUX_MODEL_STACKS_H

@@ -18,8 +18,8 @@ struct swiglu {
 };
 
 struct swiglu_call {
-    uint64_t
-        src; /* f32 [n][2 * inner], gate then up; without a gate [n][inner]; aligned to 16 bytes, like dst */
+    /* f32 [n][2 * inner], gate then up, or without a gate [n][inner]; aligned to 16 bytes, like dst */
+    uint64_t src;
     uint64_t dst; /* f32 [n][inner] */
     uint32_t n, inner;
 };

@@ -391,7 +391,8 @@ set -- -m "$model" --temp 0 --no-think
 
 claim bench_copies_the_rows_of_a_long_context
 set -- -m "$model"
-run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --bench-depth 0,700 --bench-fill 256 --json=full
+run 0 "$MOEFLUX" "$@" --bench --bench-prompt 8 --bench-gen 3 --bench-reps 2 --bench-depth 0,700 --bench-fill 256 \
+    --json=full
 json_is '[(r["test"], r["depth"]) for r in j["results"]]' \
     "[('prefill', 0), ('decode', 0), ('prefill', 700), ('decode', 700)]"
 set -- "$@" --memory 1200K --bench --bench-prompt 0 --bench-gen 3 --bench-reps 1 --bench-depth 4096

@@ -197,7 +197,7 @@ static void round_blocks(const struct publisher *p, uint64_t rows, uint64_t cols
     }
 }
 
-/* Writes a matrix (stack: 0) or a stack of matrices as 8-bit floats, or as the numbers that these stand for. */
+/* Writes a matrix (stack: 0), or a stack of them, as 8-bit floats or as the numbers that these stand for. */
 static void emit_blocks(struct publisher *p, const char *name, uint64_t stack, uint64_t rows, uint64_t cols,
                         const float *x)
 {
