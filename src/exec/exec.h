@@ -52,14 +52,14 @@ struct exec_caps {
     bool uses_khr;    /* they run in VK_KHR_cooperative_matrix's form */
     /* a subgroup has each number of a factor twice (AMD's RDNA3): half as many fit its registers */
     bool doubles_factors;
-    uint32_t lane_registers; /* 4-byte ones, in kernels without matrices; 0: not known */
-    bool has_denorm;         /* kernels named X_denorm can run: float16 denormals are kept */
+    bool has_denorm; /* kernels named X_denorm can run: float16 denormals are kept */
     /* products of many tokens use gemm_fixed (cpu/product.h): other bits than one token's */
     bool has_fixed;
     /* the most tokens whose results exec_set_batch_invariant makes batch-invariant */
     uint32_t max_invariant;
     uint32_t subgroup_size, max_workgroup, max_shared_bytes;
-    uint32_t n_processors; /* shader cores that workgroups are spread over; 0: unknown */
+    uint32_t n_processors;   /* shader cores that workgroups are spread over; 0: unknown */
+    uint32_t lane_registers; /* a lane's 4-byte registers in kernels without matrices; 0: unknown */
     uint64_t max_alloc_bytes;
     uint64_t total_bytes; /* all device memory; choices that change results depend on this alone */
     uint64_t free_bytes;  /* device memory that is free now */

@@ -39,9 +39,9 @@ struct gpu {
     VkPhysicalDeviceMemoryProperties memory;
     bool is_cpu; /* a software device: it uses this machine's cores and memory */
     bool is_amd;
-    uint32_t lane_registers; /* registers of 4 bytes that a lane has in kernels without matrices */
     bool is_unified;         /* device memory is host memory: mapped, cached, coherent */
     bool has_budget;         /* VK_EXT_memory_budget */
+    uint32_t lane_registers; /* a lane's 4-byte registers in kernels without matrices */
     /* alignment of host memory to import (VK_EXT_external_memory_host); 0: it cannot */
     uint64_t import_align;
     struct matrices matrices; /* matrix units that this build has kernels for */

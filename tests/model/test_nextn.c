@@ -31,7 +31,7 @@ struct names {
 #define AS_NEXTN(n, last)                                                                                    \
     {                                                                                                        \
         .start = "model.layers." #n ".", .layer = "model.layers." #n ".", .of_embedding = "enorm",           \
-        .of_hidden = "hnorm", .own = last, .join = "eh_proj"                                                 \
+        .of_hidden = "hnorm", .own = (last), .join = "eh_proj"                                               \
     }
 
 static const struct source {
