@@ -652,11 +652,13 @@ int options_check_sampling(const struct options *o, struct moeflux_err *e)
     int rc = sampler_check(&o->sampling, e);
     for (size_t i = 0; !rc && i < SAMPLER_N_FIELDS; i++) {
         const struct sampler_field *f = &sampler_fields[i];
-        double x =
-            f->kind == SAMPLER_REAL ? (double)*(const float *)((const char *)&o->sampling + f->at) : f->lo;
-        if (!(x >= f->lo && x <= f->hi))
+        float x;
+        if (f->kind != SAMPLER_REAL)
+            continue;
+        memcpy(&x, (const char *)&o->sampling + f->at, sizeof x);
+        if (!((double)x >= f->lo && (double)x <= f->hi))
             rc = err_set(e, ERR_USAGE, "--%.*s: expected a number from %g to %g, found %g",
-                         (int)strcspn(f->flags, ","), f->flags, f->lo, f->hi, x);
+                         (int)strcspn(f->flags, ","), f->flags, f->lo, f->hi, (double)x);
     }
     return rc;
 }
