@@ -267,6 +267,9 @@ static VKAPI_ATTR VkResult VKAPI_CALL create_module(VkDevice d, const VkShaderMo
     VkShaderModule made;
     VkResult r = offline.driver.CreateShaderModule(d, info, a, &made);
     pthread_mutex_lock(&offline.lock);
+    for (size_t i = 0; i < MOST_MODULES; i++) /* the handle of a module that is gone */
+        if (offline.modules[i].handle == made)
+            offline.modules[i].handle = VK_NULL_HANDLE;
     struct module *m = &offline.modules[offline.n_modules++ % MOST_MODULES];
     *m = (struct module){made, info->pCode};
     pthread_mutex_unlock(&offline.lock);
