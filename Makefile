@@ -93,9 +93,9 @@ $(BUILD)/%_isa.$(1).o: %_isa.c Makefile
 endef
 $(foreach isa,$(ISAS) avx512vbmi,$(eval $(call ISA_RULE,$(isa))))
 
-# The library is everything that needs no terminal, no server, and does not only measure. Only what moeflux.h declares is
-# visible from outside, in the static library too: its one object has no other global names, so that a program may have
-# functions of the same name.
+# The library is everything that needs no terminal, no server, and does not only measure. Only what moeflux.h and
+# moeflux_chat.h declare is visible from outside, in the static library too: its one object has no other global names, so that a
+# program may have functions of the same name.
 LIB_OBJ := $(filter-out $(addprefix $(BUILD)/src/,cli/% api/% server/% hub/% engine/lab/% selftest/% convert/% experts/replay.o),$(OBJ))
 SONAME  := libmoeflux.so.0
 LIBS    := $(BUILD)/libmoeflux.a $(BUILD)/$(SONAME)
@@ -162,7 +162,7 @@ install: $(BUILD)/moeflux $(LIBS) $(COMPLETIONS)
 	install -D -m 644 $(BUILD)/completion/bash $(DESTDIR)$(BASH_COMPLETIONS)/moeflux
 	install -D -m 644 $(BUILD)/completion/zsh $(DESTDIR)$(ZSH_COMPLETIONS)/_moeflux
 	install -D -m 644 $(BUILD)/completion/fish $(DESTDIR)$(FISH_COMPLETIONS)/moeflux.fish
-	install -D -m 644 src/moeflux.h $(DESTDIR)$(PREFIX)/include/moeflux.h
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/include src/moeflux.h src/moeflux_chat.h
 	install -D -m 644 -t $(DESTDIR)$(LIBDIR) $(LIBS)
 	ln -sf $(SONAME) $(DESTDIR)$(LIBDIR)/libmoeflux.so
 	install -d -m 755 $(DESTDIR)$(LIBDIR)/pkgconfig

@@ -31,7 +31,7 @@
 #include "cli/terminal/term.h"
 #include "cli/verbs.h"
 #include "cli/which_model.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 #include "server/serve.h"
 
 /* What the callbacks of the verb `serve` need. */

@@ -4,7 +4,7 @@
  *
  *   cc chat.c $(pkg-config --cflags --libs moeflux) -o chat
  *   ./chat MODEL_DIR [DEVICE [SEED]] */
-#include <moeflux.h>
+#include <moeflux_chat.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -10,7 +10,7 @@
 #include "base/json_sent.h"
 #include "base/mem.h"
 #include "cli/options/options.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 #define MAX_BYTES ((size_t)1 << 20)
 

@@ -21,7 +21,7 @@
 #include "cli/terminal/bar.h"
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 /* Everything that one run owns; zeroed at first. */
 struct run {

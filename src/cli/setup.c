@@ -15,7 +15,7 @@
 #include "cli/report/use.h"
 #include "engine/lab/lab.h"
 #include "engine/plan/devices.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 /* Says once that fewer or more experts make other answers than the model's own. */
 static void tell_experts(const struct options *o, const struct moeflux_model_info *m)

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "cli/chat_template.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 struct bar;
 struct options;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #include "generate/answer.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 struct choice_result;
 struct request;

@@ -27,6 +27,7 @@
 #include "generate/request_api.h"
 #include "generate/tools.h"
 #include "generate/turn_stops.h"
+#include "moeflux_chat.h"
 #include "text/grammar/constraint.h"
 #include "text/grammar/grammar.h"
 #include "text/jinja/jinja.h"

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 enum { LOGPROBS_MAX = 20 }; /* most likeliest tokens, in addition to the chosen one */
 

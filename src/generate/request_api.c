@@ -14,7 +14,7 @@
 #include "generate/answer_api.h"
 #include "generate/answer_json.h"
 #include "generate/request_fields.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 #include "text/chat/chat.h"
 #include "text/utf8.h"
 

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 #include "generate/request.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 struct json_t;
 

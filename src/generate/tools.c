@@ -11,6 +11,7 @@
 #include "base/str.h"
 #include "generate/constrain.h"
 #include "generate/generator.h"
+#include "moeflux_chat.h"
 #include "text/chat/tool_calls.h"
 
 #define MAX_BYTES ((uint64_t)16 << 20)

@@ -4,7 +4,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 static uint32_t least(uint32_t a, uint32_t b)
 {

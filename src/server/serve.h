@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "moeflux.h"
+#include "moeflux_chat.h"
 #include "server/server.h"
 
 struct moeflux_chat;

@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 struct moeflux_chat;
 struct server;

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The library as `make install` leaves it: its header, its symbols, and a program that uses only these.
+# The library as `make install` leaves it: its headers, its symbols, and a program that uses only these.
 # suites: check fast
 . tests/lib/cli.sh
 
@@ -14,20 +14,21 @@ esac
 build=$(dirname "$MOEFLUX")
 # The path that make was called with: the files of dependencies have it.
 build=${build#"$PWD"/}
-header=src/moeflux.h
+headers="src/moeflux.h src/moeflux_chat.h"
 root=$tmp/root
 strict='-Wall -Wextra -Wpedantic -Werror'
 text='The capital of Iceland is'
 
-# compiles COMPILER...: in a directory that has only the header.
+# compiles COMPILER...: in a directory that has only the headers.
 mkdir "$tmp/alone"
-cp "$header" "$tmp/alone"
+# shellcheck disable=SC2086 # words are words
+cp $headers "$tmp/alone"
 compiles() {
     # shellcheck disable=SC2086 # words are words
     (cd "$tmp/alone" && "$@" $strict -fsyntax-only) >"$tmp/out" 2>&1 || fault "$*: $(head -n 3 "$tmp/out")"
 }
 
-claim the_header_compiles_alone_as_c11_and_as_cpp
+claim the_headers_compile_alone_as_c11_and_as_cpp
 cat >"$tmp/alone/use.c" <<'END'
 #include "moeflux.h"
 #include "moeflux.h"
@@ -39,10 +40,15 @@ int main() { moeflux_options o = {}; return moeflux_model_open(nullptr, &o, null
 END
 compiles cc -std=c11 use.c
 compiles c++ -std=c++11 use.cpp
-! grep -n '#include "' "$header" || fault "the header includes files of the project"
+sed -i 's/moeflux\.h/moeflux_chat.h/' "$tmp/alone/use.c" "$tmp/alone/use.cpp"
+compiles cc -std=c11 use.c
+compiles c++ -std=c++11 use.cpp
+! grep -n '#include "' src/moeflux.h || fault "the header includes files of the project"
+[ "$(grep -h '#include "' src/moeflux_chat.h)" = '#include "moeflux.h"' ] ||
+    fault "the header of chats includes other files of the project than moeflux.h"
 
-claim everything_the_header_declares_has_its_prefix
-cc -std=c11 -E -P "$header" | grep -v '^typedef\|^#' >"$tmp/header"
+claim everything_the_headers_declare_has_their_prefix
+cc -std=c11 -E -P src/moeflux_chat.h | grep -v '^typedef\|^#' >"$tmp/header"
 # The tags of structs and enums, and the enumerators, without those of standard headers.
 sed -n '/enum moeflux_err_code/,$p' "$tmp/header" >"$tmp/ours"
 grep -oE '\b(struct|enum|union) [a-z_0-9]+' "$tmp/ours" | sort -u | grep -v ' moeflux_' >"$tmp/bad"
@@ -56,8 +62,8 @@ claim install_puts_everything_in_its_place
     fault "make install: $(tail -n 3 "$tmp/out")"
 set -- share/bash-completion/completions/moeflux share/zsh/site-functions/_moeflux \
     share/fish/vendor_completions.d/moeflux.fish
-set -- "$@" bin/moeflux include/moeflux.h lib/libmoeflux.a lib/libmoeflux.so.0 lib/libmoeflux.so \
-    lib/pkgconfig/moeflux.pc
+set -- "$@" bin/moeflux include/moeflux.h include/moeflux_chat.h lib/libmoeflux.a lib/libmoeflux.so.0 \
+    lib/libmoeflux.so lib/pkgconfig/moeflux.pc
 writable=$(find "$root/usr/lib/pkgconfig" -perm -002)
 [ -z "$writable" ] || fault "everybody may write $writable"
 for page in man/*; do
@@ -74,10 +80,10 @@ export PKG_CONFIG_PATH="$root/usr/lib/pkgconfig"
 [ "moeflux $(pkg-config --modversion moeflux)" = "$("$MOEFLUX" --version)" ] ||
     fault "moeflux.pc has another version"
 
-claim the_libraries_export_what_the_header_declares_and_nothing_else
+claim the_libraries_export_what_the_headers_declare_and_nothing_else
 grep -oE '\bmoeflux_[a-z_0-9]+\(' "$tmp/ours" | tr -d '(' | sort -u >"$tmp/declared"
 [ "$(wc -l <"$tmp/declared")" -gt 40 ] ||
-    fault "only $(wc -l <"$tmp/declared") functions were found in the header"
+    fault "only $(wc -l <"$tmp/declared") functions were found in the headers"
 nm -D --defined-only "$root/usr/lib/libmoeflux.so" | awk 'NF == 3 { print $3 }' | sort >"$tmp/shared"
 nm -g --defined-only "$root/usr/lib/libmoeflux.a" | awk 'NF == 3 { print $3 }' | sort >"$tmp/static"
 for kind in shared static; do

@@ -16,7 +16,7 @@
 #include "generate/request.h"
 #include "hub/listing.h"
 #include "hub/selection.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 void target_session(const uint8_t *data, size_t n)
 {

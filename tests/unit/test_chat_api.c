@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "moeflux.h"
+#include "moeflux_chat.h"
 #include "tmp_tree.h"
 
 enum { CONTEXT = 512, CHUNK = 16 };

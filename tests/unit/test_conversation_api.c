@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 enum { CONTEXT = 512, MANY = 24 };
 

@@ -34,7 +34,7 @@
 #include "generate/request.h"
 #include "generate/turn_stops.h"
 #include "generate/workers.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 struct batch { /* zeroed at first */
     const struct options *options;

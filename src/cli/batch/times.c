@@ -6,7 +6,7 @@
 
 #include "base/str.h"
 #include "cli/report/stats.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 static bool make_room(struct batch_times *t)
 {

@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "cli/options/options.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 /* A fault in what the user wrote is a usage error, not one of the model's files. */
 static int make(enum moeflux_grammar_kind kind, const char *text, size_t len, const char *name, char **out,

@@ -9,7 +9,7 @@
 #include "base/texts.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 /* Names of the efforts, in the order of --effort. */
 static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};

@@ -2,7 +2,7 @@
 #ifndef MOEFLUX_CLI_REPORT_ANSWER_FIELDS_H
 #define MOEFLUX_CLI_REPORT_ANSWER_FIELDS_H
 
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 struct json_t;
 

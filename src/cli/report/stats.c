@@ -13,7 +13,7 @@
 #include "cli/report/use.h"
 #include "cli/setup.h"
 #include "engine/lab/lab.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 double stats_rate(uint64_t n_tokens, uint64_t ns)
 {

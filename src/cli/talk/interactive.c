@@ -27,7 +27,7 @@
 #include "cli/terminal/editor.h"
 #include "cli/terminal/line.h"
 #include "cli/terminal/term.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 /* SHOWN_TURNS: last turns that are printed when a saved conversation is resumed */
 enum { SHOWN_TURNS = 2 };

@@ -18,7 +18,7 @@
 #include "base/side_file.h"
 #include "base/str.h"
 #include "cli/place.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 #include "text/printable.h"
 
 enum { MAX_NAME = 64, NAME_COLUMNS = 20 };

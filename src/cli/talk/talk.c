@@ -22,7 +22,7 @@
 #include "cli/terminal/line.h"
 #include "cli/terminal/printer.h"
 #include "cli/terminal/term.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 static void say_dressed(const struct talk *t, const char *text)
 {

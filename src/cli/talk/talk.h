@@ -9,7 +9,7 @@
 #include "cli/setup.h"
 #include "cli/terminal/bar.h"
 #include "cli/terminal/printer.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 struct line;
 struct options;

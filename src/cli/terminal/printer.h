@@ -7,7 +7,7 @@
 
 #include "cli/terminal/markdown.h"
 #include "cli/terminal/wrap.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 struct options;
 struct output;
