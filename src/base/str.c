@@ -76,3 +76,9 @@ bool str_ends_with(const char *text, const char *end)
     size_t n = strlen(text), k = strlen(end);
     return n >= k && strcmp(text + n - k, end) == 0;
 }
+
+const char *str_after(const char *text, const char *start)
+{
+    size_t n = strlen(start);
+    return strncmp(text, start, n) == 0 ? text + n : NULL;
+}

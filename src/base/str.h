@@ -27,5 +27,7 @@ static inline bool str_ok(const struct str *s)
 void str_free(struct str *s);
 
 bool str_ends_with(const char *text, const char *end);
+/* Returns what follows `start` in the text; NULL: the text does not begin with it. */
+const char *str_after(const char *text, const char *start);
 
 #endif

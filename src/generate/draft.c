@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "engine/sequence.h"
 #include "generate/generator.h"
 #include "generate/lookup.h"
@@ -48,26 +49,22 @@ int draft_options_parse(struct draft_options *o, const char *name, const char *t
         const char *word;
         enum draft_kind kind;
     } words[] = {{"off", DRAFT_OFF}, {"ngram", DRAFT_NGRAM}, {"auto", DRAFT_AUTO}, {"mtp", DRAFT_MTP}};
-    static const char file[] = "file:", layer[] = "mtp:";
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strcmp(text, words[i].word) == 0 && !(o->no_layer && words[i].kind == DRAFT_MTP)) {
             o->kind = words[i].kind;
             return 0;
         }
-    bool is_file = strncmp(text, file, strlen(file)) == 0 && text[strlen(file)];
-    if (is_file && !o->no_files) {
-        o->kind = DRAFT_FILE;
-        o->path = text + strlen(file);
+    const char *of_file = str_after(text, "file:"), *of_layer = str_after(text, "mtp:");
+    const char *path = of_file ? of_file : of_layer;
+    if (path && *path && !o->no_files && !(of_layer && o->no_layer)) {
+        o->kind = of_file ? DRAFT_FILE : DRAFT_MTP;
+        o->path = path;
         return 0;
     }
-    bool is_layer = strncmp(text, layer, strlen(layer)) == 0 && text[strlen(layer)];
-    if (is_layer && !o->no_files && !o->no_layer) {
-        o->kind = DRAFT_MTP;
-        o->path = text + strlen(layer);
-        return 0;
-    }
-    return err_set(e, ERR_USAGE, "%s: expected off, ngram%s%s or auto, found \"%.80s\"", name,
-                   o->no_layer ? "" : ", mtp", o->no_files ? "" : ", mtp:PATH, file:PATH", text);
+    bool no_layer_file = o->no_layer || o->no_files;
+    return err_set(e, ERR_USAGE, "%s: expected off, ngram%s%s%s or auto, found \"%.80s\"", name,
+                   o->no_layer ? "" : ", mtp", no_layer_file ? "" : ", mtp:PATH",
+                   o->no_files ? "" : ", file:PATH", text);
 }
 
 /* ---- making one ---- */

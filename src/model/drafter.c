@@ -8,6 +8,7 @@
 #include "base/err.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "model/family.h"
 #include "model/tensor.h"
 
@@ -92,19 +93,12 @@ int drafter_config(struct config *c, const char *where, struct moeflux_err *e)
     return 0;
 }
 
-/* Returns the name after `prefix`; NULL: it does not begin so. */
-static const char *after(const char *name, const char *prefix)
-{
-    size_t n = strlen(prefix);
-    return strncmp(name, prefix, n) == 0 ? name + n : NULL;
-}
-
 /* Returns the name without what checkpoints have before the text model's names. */
 static const char *bare(const char *name)
 {
     static const char *const prefixes[] = {"language_model.", "model.", "language_model."};
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes; i++) {
-        const char *rest = after(name, prefixes[i]);
+        const char *rest = str_after(name, prefixes[i]);
         name = rest ? rest : name;
     }
     return name;
@@ -117,14 +111,14 @@ static const char *in_layer(const struct config *c, const char *name)
     char layer[32];
     const struct form *f = &forms[c->family->drafter];
     snprintf(layer, sizeof layer, "layers.%u.", c->drafts ? c->drafts_as : c->n_layers);
-    return drafter_is_known(c->family) ? after(name, f->start ? f->start : layer) : NULL;
+    return drafter_is_known(c->family) ? str_after(name, f->start ? f->start : layer) : NULL;
 }
 
 /* Finds the first renaming that fits a name; *rest is what follows. NULL: none does. */
 static const struct renaming *find_renaming(const struct renaming *r, const char *name, const char **rest)
 {
     *rest = NULL;
-    while (r->theirs && !(*rest = after(name, r->theirs)))
+    while (r->theirs && !(*rest = str_after(name, r->theirs)))
         r++;
     return r->theirs ? r : NULL;
 }
@@ -147,7 +141,7 @@ uint32_t drafter_part(const struct config *c, const char *source)
     uint32_t i = 0, n = sizeof parts / sizeof *parts;
     if (r && r->ours)
         snprintf(ours, sizeof ours, "%s%.40s", r->ours, rest);
-    while (i < n && !after(ours, parts[i].start))
+    while (i < n && !str_after(ours, parts[i].start))
         i++;
     return i < n ? parts[i].bits : 0;
 }
@@ -179,7 +173,7 @@ int drafter_name(const struct config *c, const char *source, char **out, struct 
                                              {NULL}};
     const char *name = bare(source), *own = in_layer(c, name), *rest;
     *out = NULL;
-    if (!own && after(name, "norm.") && !drafter_has_last_norm(c))
+    if (!own && str_after(name, "norm.") && !drafter_has_last_norm(c))
         return 0;
     const struct renaming *r =
         find_renaming(own ? forms[c->family->drafter].names : shared, own ? own : name, &rest);
@@ -195,7 +189,7 @@ int drafter_name(const struct config *c, const char *source, char **out, struct 
 
 bool drafter_shares(const char *name)
 {
-    return after(name, "model.embed_tokens") || after(name, "lm_head");
+    return str_after(name, "model.embed_tokens") || str_after(name, "lm_head");
 }
 
 /* Describes one half of the columns of `whole`. */
@@ -238,7 +232,7 @@ int drafter_split(struct tensor_list *l, const char *where, struct moeflux_err *
     size_t n = l->n; /* halves are appended after these */
     int rc = 0;
     for (size_t i = 0; rc == 0 && i < n; i++)
-        if (after(l->items[i].name, FC))
+        if (str_after(l->items[i].name, FC))
             rc = split(l, i, where, e);
     return rc;
 }

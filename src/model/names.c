@@ -8,11 +8,6 @@
 #include "base/mem.h"
 #include "base/str.h"
 
-static bool starts_with(const char *name, const char *prefix)
-{
-    return strncmp(name, prefix, strlen(prefix)) == 0;
-}
-
 char *names_replace_end(const char *name, size_t cut, const char *tail, struct moeflux_err *e)
 {
     size_t keep = strlen(name) - cut, n = keep + strlen(tail) + 1;
@@ -24,7 +19,7 @@ char *names_replace_end(const char *name, size_t cut, const char *tail, struct m
 
 static bool of_a_later_layer(const char *rest, uint32_t n_layers)
 {
-    if (!starts_with(rest, "layers."))
+    if (!str_after(rest, "layers."))
         return false;
     char *end;
     unsigned long long layer = strtoull(rest + strlen("layers."), &end, 10);
@@ -38,7 +33,7 @@ static bool of_another_part(const char *rest)
         "audio_tower.",     "embed_vision.", "embed_audio.",  "multi_modal_projector.",
         "vision_embedder.", "vision.",       "aligner.",      "image_"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (starts_with(rest, parts[i]))
+        if (str_after(rest, parts[i]))
             return true;
     return false;
 }
@@ -47,18 +42,18 @@ int names_canonical(const char *source, uint32_t n_layers, bool is_bare, char **
 {
     *out = NULL;
     const char *name = source;
-    if (starts_with(name, "language_model."))
+    if (str_after(name, "language_model."))
         name += strlen("language_model.");
-    if (starts_with(name, "lm_head.")) {
+    if (str_after(name, "lm_head.")) {
         *out = mem_text(name, e);
         return *out ? 0 : ERR_MEMORY;
     }
-    const char *prefix = starts_with(name, "backbone.") ? "backbone." : "model.";
-    bool is_whole = starts_with(name, prefix);
+    const char *prefix = str_after(name, "backbone.") ? "backbone." : "model.";
+    bool is_whole = str_after(name, prefix);
     const char *rest = is_whole ? name + strlen(prefix) : name;
     if ((!is_whole && !is_bare) || of_another_part(rest))
         return 0;
-    if (starts_with(rest, "language_model."))
+    if (str_after(rest, "language_model."))
         rest += strlen("language_model.");
     if (of_a_later_layer(rest, n_layers) || str_ends_with(rest, "rotary_emb.inv_freq"))
         return 0;

@@ -7,25 +7,19 @@
 #include "base/err.h"
 #include "base/gguf.h"
 #include "base/mem.h"
+#include "base/str.h"
 #include "model/config.h"
 
 enum { NAME = 96 };
-
-/* Returns the name after `start`; NULL: it does not begin so. */
-static const char *after(const char *name, const char *start)
-{
-    size_t n = strlen(start);
-    return strncmp(name, start, n) == 0 ? name + n : NULL;
-}
 
 /* Writes the name that a tensor has in a model's file. The layer's last mix of streams has the names of a
  * model's; some files call its norm that of the head. Returns whether it is one of the layer's. */
 static bool name_in_model(const struct config *c, const char *name, char out[NAME])
 {
     char start[32];
-    const char *mix = after(name, "output_hc_");
+    const char *mix = str_after(name, "output_hc_");
     snprintf(start, sizeof start, "blk.%u.", c->drafts_as);
-    const char *rest = after(name, start);
+    const char *rest = str_after(name, start);
     if (mix)
         snprintf(out, NAME, "%snextn.hc_head_%.40s", start, mix);
     else if (rest && c->streams.rank && !strcmp(rest, "nextn.shared_head_norm.weight"))
@@ -63,7 +57,7 @@ static void drop_layer(struct gguf *g, const struct config *c)
     snprintf(start, sizeof start, "blk.%u.", c->drafts_as);
     g->n_tensors = 0;
     for (size_t i = 0; i < n; i++)
-        if (after(g->tensors[i].name, start))
+        if (str_after(g->tensors[i].name, start))
             free(g->tensors[i].name);
         else
             g->tensors[g->n_tensors++] = g->tensors[i];

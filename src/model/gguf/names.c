@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/str.h"
 #include "model/config.h"
 #include "model/drafter.h"
 #include "model/family.h"
@@ -278,11 +279,6 @@ static bool name_table(const struct config *c, char out[GGUF_NAMES_LENGTH])
     return layer < c->n_layers;
 }
 
-static bool begins_with(const char *name, const char *start)
-{
-    return !strncmp(name, start, strlen(start));
-}
-
 static bool has_rope_freqs(const struct config *c)
 {
     for (uint32_t i = 0; i < c->n_ropes; i++)
@@ -311,7 +307,7 @@ static const char *find_drafter(const struct config *c, const char **name, char 
     bool is_norm = !strcmp(*name, "output_norm.weight");
     if (is_norm && drafter_has_last_norm(c))
         return DRAFTER_LAST_NORM;
-    if (is_norm || begins_with(*name, "output_hc_")) { /* the model's own */
+    if (is_norm || str_after(*name, "output_hc_")) { /* the model's own */
         snprintf(own, GGUF_NAMES_LENGTH, "blk.%u.", c->n_layers);
         *name = own;
         return NULL;
@@ -347,17 +343,17 @@ enum gguf_names_kind gguf_names_find(const struct config *c, const char *name, c
     }
     if (!strcmp(name, table_theirs))
         return c->drafts ? GGUF_NAMES_UNUSED : name_table(c, out) ? GGUF_NAMES_OURS : GGUF_NAMES_UNKNOWN;
-    if (begins_with(name, "v.") || begins_with(name, "mm."))
+    if (str_after(name, "v.") || str_after(name, "mm."))
         return GGUF_NAMES_OTHER_PART;
     /* YaRN's tables follow from keys; rope_freqs would change the angles if it is not part of the
      * configuration. */
-    if (begins_with(name, "rope_factors_") || (has_rope_freqs(c) && !strcmp(name, "rope_freqs.weight")))
+    if (str_after(name, "rope_factors_") || (has_rope_freqs(c) && !strcmp(name, "rope_freqs.weight")))
         return GGUF_NAMES_UNUSED;
     if (sscanf(name, "blk.%9u.%n", &layer, &n) != 1 || n == 0)
         return GGUF_NAMES_UNKNOWN;
     if (layer >= c->n_layers)
         return GGUF_NAMES_OTHER_PART;
-    if (c->drafts && begins_with(name + n, "nextn.")) /* copies of the model's embedding and head */
+    if (c->drafts && str_after(name + n, "nextn.")) /* copies of the model's embedding and head */
         return GGUF_NAMES_UNUSED;
     if (!strcmp(name + n, "exp_probs_b_vl.bias")) /* images' tokens are routed by it */
         return GGUF_NAMES_UNUSED;
