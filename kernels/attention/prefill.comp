@@ -11,10 +11,12 @@
 //   tiles (GPUs): 16 x 16 invocations, float32. Tolerance 1e-5 of the largest output after the merge.
 //   matrices (COOP, attention_prefill_coop; attention/prefill_coop.glsl): queries, keys, values and weights
 //     in float16, scores and sums in float32, 16 x 16 x 16 at a time (lib/matrices.glsl). KEY_DIM and
-//     VALUE_DIM are multiples of 16. Tolerance 3e-3.
-// variants: plain coop
+//     VALUE_DIM are multiples of 16. Tolerance 3e-3. RECORDS: one token of each of many sequences, z =
+//     sequences, y is that of the sequence with the most splits; with HALVES, 1e-5 of a float16 cache's result
+// variants: plain coop eachcoop
 #version 460
 #include "lib/memory.glsl"
+#include "lib/each.glsl"
 #include "lib/kv_cache.glsl"
 
 layout(local_size_x_id = 1) in;
@@ -26,9 +28,13 @@ layout(constant_id = 5) const uint LATENT = 0; // a key's first VALUE_DIM channe
 layout(constant_id = 12) const uint WINDOW = 0; // positions that a token sees; 0: all
 layout(constant_id = 13) const uint SINKS = 0;
 
-layout(push_constant, std430) uniform Args { attention_prefill_args a; };
+ARGS(attention_prefill_args)
 
-layout(constant_id = 9) const uint ROWS = 64; // matrices: 32 (queries in shared memory), 64 or 128
+layout(constant_id = 9) const uint ROWS = 64; // matrices: 16 or 32 (queries in shared memory), 64 or 128
+// 1 (matrices of the known layout, ROWS 16): rows 8 to 15 are what float16 drops of rows 0 to 7, of queries and
+// of weights
+layout(constant_id = 15) const uint HALVES = 0;
+const uint TILE_ROWS = HALVES != 0 ? ROWS / 2 : ROWS; // rows of the chunk in a tile
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN
 const float LOG2_E = 1.44269504;
 
@@ -49,10 +55,10 @@ void find_work(uint positions)
     split = gl_WorkGroupID.y % a.n_splits;
     group = a.n_heads / a.n_kv_heads;
     n_rows = a.n * group;
-    first_row = ((n_rows - 1) / ROWS - gl_WorkGroupID.x) * ROWS;
+    first_row = ((n_rows - 1) / TILE_ROWS - gl_WorkGroupID.x) * TILE_ROWS;
     // All rows' splits begin at the same positions, each the first of a tile; with a window only the rows of
     // a workgroup do.
-    uint last_token = min(first_row + ROWS - 1, n_rows - 1) / group;
+    uint last_token = min(first_row + TILE_ROWS - 1, n_rows - 1) / group;
     uint n_pos = a.pos + (WINDOW > 0 ? last_token + 1 : a.n);
     uint base = first_seen(first_row / group) / positions * positions;
     uint share = ((n_pos - base + a.n_splits - 1) / a.n_splits + positions - 1) / positions * positions;
@@ -60,14 +66,19 @@ void find_work(uint positions)
     to = max(from, min(from + share, a.pos + last_token + 1));
 }
 
+uint row_in_chunk(uint row)
+{
+    return min(first_row + row % TILE_ROWS, n_rows - 1);
+}
+
 uint row_token(uint row)
 {
-    return min(first_row + row, n_rows - 1) / group;
+    return row_in_chunk(row) / group;
 }
 
 uint row_head(uint row)
 {
-    return kv_head * group + min(first_row + row, n_rows - 1) % group;
+    return kv_head * group + row_in_chunk(row) % group;
 }
 
 // Returns the start of a row's query, in groups of four channels.
@@ -280,6 +291,7 @@ void store_results()
 
 void main()
 {
+    take_args();
     x = gl_LocalInvocationID.x % SIDE;
     y = gl_LocalInvocationID.x / SIDE;
     find_work(POSITIONS);

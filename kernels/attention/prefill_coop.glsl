@@ -5,6 +5,9 @@
 // softmax. While a tile is computed, the next one is loaded into registers. Queries are in registers or, with
 // QUERIES_SHARED, in shared memory: the numbers are the same. Softmax runs over shared memory or, with
 // KNOWN_LAYOUT, in the registers of the matrices (prefill_frag.glsl).
+//
+// One token's heads seldom fill the 16 rows of a matrix. With HALVES the rows that are left make the results as
+// exact as float32: a query is the sum of two rows' halves, and so is a weight. A float16 cache has no more.
 #ifndef ATTENTION_COOP_GLSL
 #define ATTENTION_COOP_GLSL
 
@@ -61,6 +64,13 @@ uint own_square()
     return group_row * S_STRIDE + 4 * member;
 }
 
+// Returns four halves as numbers, see halves_read.
+vec4 halves_four(uvec2 halves)
+{
+    uint zero = a.n_heads >> 31;
+    return vec4(halves_read(halves.x, zero), halves_read(halves.y, zero));
+}
+
 void load_queries()
 {
     float scale = a.scale * LOG2_E;
@@ -69,8 +79,11 @@ void load_queries()
             barrier();
         for (uint u = gl_LocalInvocationID.x; u < Q_ROWS * KEY_UNITS; u += WORKGROUP) {
             uint row = u / KEY_UNITS, unit = u % KEY_UNITS, at = query_row(from + row) + 2 * unit;
-            tile[Q_TILE + row * K_STRIDE + unit] =
-                halves8(F32x4s(a.q).v[at] * scale, F32x4s(a.q).v[at + 1] * scale);
+            vec4 low = F32x4s(a.q).v[at] * scale, high = F32x4s(a.q).v[at + 1] * scale;
+            uvec4 halves = halves8(low, high);
+            if (HALVES != 0 && row >= TILE_ROWS)
+                halves = halves8(low - halves_four(halves.xy), high - halves_four(halves.zw));
+            tile[Q_TILE + row * K_STRIDE + unit] = halves;
         }
         barrier();
         if (QUERIES_SHARED == 0 && (ROWS == Q_ROWS || group_row / Q_ROWS * Q_ROWS == from))
@@ -250,6 +263,11 @@ void store_results()
 
 void main()
 {
+    take_args();
+#ifdef RECORDS
+    if (gl_WorkGroupID.y >= a.n_kv_heads * a.n_splits)
+        return;
+#endif
     find_work(POSITIONS);
     group_row = gl_SubgroupID % ROW_GROUPS * 16;
     member = gl_SubgroupID / ROW_GROUPS;

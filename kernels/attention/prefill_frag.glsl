@@ -80,12 +80,31 @@ vec2 hide(inout MatrixC s[MY_SCORES], uint at)
     return high;
 }
 
+// HALVES: adds up the scores of a query's two rows. Both have the sum afterwards.
+void join_scores(inout MatrixC s[MY_SCORES])
+{
+    [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+            float both = s[j][i] + s[j][i + 4];
+            s[j][i] = both;
+            s[j][i + 4] = both;
+        }
+}
+
+// Returns what float16 drops of two weights.
+f16vec2 dropped(vec2 v, f16vec2 kept)
+{
+    return f16vec2(v - halves_read(packFloat2x16(kept), a.n_heads >> 31));
+}
+
 void run_frag(uint at)
 {
     MatrixC s[MY_SCORES];
     MatrixA w[MY_SCORES];
     uvec4 packed;
     score(s, 16 * MY_SCORES * member);
+    if (HALVES != 0)
+        join_scores(s);
     raise_tops(hide(s, at));
     [[unroll]] for (uint j = 0; j < MY_SCORES; j++)
         [[unroll]] for (uint i = 0; i < 8; i += 2) {
@@ -94,6 +113,8 @@ void run_frag(uint at)
             v = mix(vec2(0.0), exp2(v - top), greaterThan(v, vec2(LOWEST)));
             frag_sum[i / 4] += v.x + v.y;
             f16vec2 h = f16vec2(v);
+            if (HALVES != 0 && i >= 4)
+                h = dropped(v, h);
             w[j][i] = h.x;
             w[j][i + 1] = h.y;
             packed[i / 2] = packFloat2x16(h);
@@ -120,13 +141,15 @@ void store_frag()
         both += exchange(both);
     [[unroll]] for (uint h = 0; h < 2; h++) {
         uint row = frag_row(h), dst = partial_row(row);
-        bool is_real = first_row + row < n_rows;
+        bool is_real = row < TILE_ROWS && first_row + row < n_rows;
         float top = frag_top[h], sum = both[h], factor = add_sink(row, top, sum);
         factor = a.is_whole != 0 ? factor / sum : factor;
         [[unroll]] for (uint d = 0; d < MY_VALUES; d++)
             [[unroll]] for (uint i = 0; i < 4; i++)
-                if (is_real && first + d < VALUE_BLOCKS)
-                    F32s(a.partial).v[dst + 16 * (first + d) + frag_col(i)] = acc[d][4 * h + i] * factor;
+                if (is_real && first + d < VALUE_BLOCKS) {
+                    float v = HALVES != 0 ? acc[d][i] + acc[d][4 + i] : acc[d][4 * h + i];
+                    F32s(a.partial).v[dst + 16 * (first + d) + frag_col(i)] = v * factor;
+                }
         if (is_real && frag_lane() == 0 && member == 0 && a.is_whole == 0)
             store_stats(row, top, sum);
     }

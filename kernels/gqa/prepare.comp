@@ -3,10 +3,12 @@
 // values to the cache; with norms_values the values are divided by the rms of their heads. Values have
 // VALUE_DIM channels, at most head_dim, and are multiplied by VALUE_SCALE.
 // Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values; with NORM_ALL one workgroup for all of them;
-// y = tokens. A head is WORKGROUP invocations with PER_LANE channels each. PER_LANE is 1 on a GPU, where
+// y = tokens; RECORDS: z = sequences. A head is WORKGROUP invocations with PER_LANE channels each. PER_LANE is 1 on a GPU, where
 // everything is loaded at once and the code stays short. float32 sums. Tolerance 2e-6.
+// variants: plain each
 #version 460
 #include "lib/memory.glsl"
+#include "lib/each.glsl"
 #include "lib/kv_store.glsl"
 
 layout(local_size_x_id = 1) in;
@@ -20,7 +22,7 @@ layout(constant_id = 6) const float VALUE_SCALE = 1.0;
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
-layout(push_constant, std430) uniform Args { gqa_prepare_args a; };
+ARGS(gqa_prepare_args)
 
 shared float head[(PER_LANE * WORKGROUP + 3) / 4 * 4];
 shared float sums[SUBGROUPS];
@@ -186,6 +188,7 @@ void prepare(uint h, uint token, vec2 factors)
 
 void main()
 {
+    take_args();
     uint token = gl_WorkGroupID.y, d = a.head_dim, rows = a.n_heads + 2 * a.n_kv_heads;
     if (NORM != NORM_ALL) {
         prepare(gl_WorkGroupID.x, token, vec2(1.0));

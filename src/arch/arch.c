@@ -345,11 +345,11 @@ static void show(struct arch *a, uint64_t scratch_bytes, struct arch_view *view)
     moe_show(&a->moe, view);
 }
 
-/* Returns the bytes of the records of a batch: two operations of every layer's mixer and those that sample
+/* Returns the bytes of the records of a batch: three operations of every layer's mixer and those that sample
  * have one for each sequence. */
 static uint64_t record_bytes(const struct arch_request *r)
 {
-    enum { RECORDS = 2, RECORD_BYTES = 128 };
+    enum { RECORDS = 3, RECORD_BYTES = 128 };
     uint64_t n_operations = ((uint64_t)r->layers.end - r->layers.first + 1) * RECORDS;
     return n_operations * size_max(r->max_batched, EXEC_MAX_INVARIANT) * RECORD_BYTES;
 }

@@ -229,7 +229,9 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
                              .pos = part->of.pos,
                              .stride = rows,
                              .layer_off = (uint32_t)keys->off,
-                             .use_f16 = r->uses_f16};
+                             .use_f16 = r->uses_f16,
+                             .may_use_matrices =
+                                 r->uses_f16 && arch_plan_n(call->chunk) > EXEC_MAX_INVARIANT};
 }
 
 /* Runs the sequences in groups of those whose partial results have room. */

@@ -1,5 +1,6 @@
 /* The self-test's cases of batched decode: results are batch-invariant, byte for byte. Other cases compare
  * the results of a single token with the reference. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,25 @@ static double is_other(struct kernel_test *l, struct test_buffer *const both[2],
     free(a);
     free(b);
     return error;
+}
+
+/* Returns the largest difference of the n numbers that the device wrote into both, relative to the largest. */
+static double distance(struct kernel_test *l, struct test_buffer *const both[2], uint64_t n)
+{
+    float *a = mem_new(n, sizeof *a, &l->err), *b = mem_new(n, sizeof *b, &l->err);
+    double worst = 0, largest = 0;
+    bool is_read =
+        a && b && !l->err.code &&
+        exec_read(l->side[KT_DEVICE], &both[0]->on[KT_DEVICE], 0, a, n * sizeof *a, &l->err) == 0 &&
+        exec_read(l->side[KT_DEVICE], &both[1]->on[KT_DEVICE], 0, b, n * sizeof *b, &l->err) == 0;
+    for (uint64_t i = 0; is_read && i < n; i++) {
+        double d = fabs((double)a[i] - (double)b[i]);
+        worst = d <= worst ? worst : d;
+        largest = fmax(largest, fabs((double)b[i]));
+    }
+    free(a);
+    free(b);
+    return is_read ? worst / largest : 1;
 }
 
 /* ---- products ---- */
@@ -122,6 +142,7 @@ static void product_case(struct kernel_test *l, const struct product *c, uint32_
 /* ---- attention ---- */
 
 enum { BLOCKS = 6, MOST = EXEC_MAX_INVARIANT };
+static const double MATRICES_BOUND = 2e-5;
 
 /* A list for each sequence: blocks spread over the finished ones, then the unfinished one. Those of sequences
  * that see everything are not read. */
@@ -143,8 +164,10 @@ static const struct test_buffer *make_lists(struct kernel_test *l, const struct 
     return chosen;
 }
 
-/* Runs sequences of n different lengths. All positions but the last one share their rows in the cache. */
-static void attention_case(struct kernel_test *l, const struct gqa_shape *c, const uint32_t *pos, uint32_t n)
+/* Runs sequences of n different lengths, together and alone. All positions but the last one share their rows in
+ * the cache. on_matrices: on matrix units, where there are some, also with float32's accuracy. */
+static void attention_case(struct kernel_test *l, const struct gqa_shape *c, const uint32_t *pos, uint32_t n,
+                           bool on_matrices)
 {
     struct exec *x = l->side[KT_DEVICE];
     const struct exec_caps caps = exec_get_caps(x);
@@ -169,7 +192,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
                              *rope = kt_floats(l, (uint64_t)n * c->rotary_dim, -1, 1);
     const struct test_buffer *norm = kt_floats(l, c->head_dim, 0.5f, 3),
                              *q = kt_bytes(l, NULL, 4 * (uint64_t)n * row);
-    const struct test_buffer *bias = kt_floats(l, stride, -1, 1);
+    const struct test_buffer *bias = kt_floats(l, stride, -1, 1), *sinks = kt_floats(l, c->n_heads, -1, 1);
     const struct test_buffer *chosen = make_lists(l, &c->choice, pos, n);
     twins(l, n * row, out);
     uint64_t partial_bytes = size_round_up(gqa_partial_bytes(c, &caps, 1, longest), 16);
@@ -184,6 +207,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
             .q_norm = norm->on[KT_DEVICE].address,
             .k_norm = norm->on[KT_DEVICE].address,
             .bias = c->biased ? bias->on[KT_DEVICE].address : 0,
+            .sinks = c->sinks ? sinks->on[KT_DEVICE].address : 0,
             .rope = rope->on[KT_DEVICE].address + (uint64_t)i * c->rotary_dim * sizeof(float),
             .blocks = tables[i]->on[KT_DEVICE].address,
             .q = q->on[KT_DEVICE].address + i * row * sizeof(float),
@@ -193,23 +217,38 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
             .dst = out[0]->on[KT_DEVICE].address + i * row * sizeof(float),
             .n = 1,
             .pos = pos[i],
-            .stride = stride};
+            .stride = stride,
+            .use_f16 = on_matrices,
+            .may_use_matrices = on_matrices};
     exec_begin(x);
     gqa_run_concurrent(&op, x, calls, n);
     kt_finish(l, KT_DEVICE);
     for (uint32_t i = 0; i < n; i++) {
         calls[i].dst = out[1]->on[KT_DEVICE].address + i * row * sizeof(float);
         exec_begin(x);
+        if (on_matrices)
+            gqa_run_concurrent(&op, x, &calls[i], 1);
+        else
+            gqa_run(&op, x, &calls[i]);
+        kt_finish(l, KT_DEVICE);
+    }
+    double other = is_other(l, out, n * row * sizeof(float));
+    for (uint32_t i = 0; on_matrices && i < n; i++) {
+        exec_begin(x);
         gqa_run(&op, x, &calls[i]);
         kt_finish(l, KT_DEVICE);
     }
     char text[128];
-    snprintf(text, sizeof text, "%u/%u heads of %u%s%s, %u sequences batched", c->n_heads, c->n_kv_heads,
+    snprintf(text, sizeof text, "%u/%u heads of %u%s%s%s, %u sequences batched", c->n_heads, c->n_kv_heads,
              c->head_dim, c->choice.ratio ? ", chosen blocks" : "",
-             c->kv_type == KV_TYPE_Q8_0 ? ", q8_0 cache" : "", n);
+             c->kv_type == KV_TYPE_Q8_0 ? ", q8_0 cache" : "", on_matrices ? ", on matrices" : "", n);
     exec_buffer_free(x, &partial);
     gqa_close(&op, x);
-    kt_report(l, "attention", text, is_other(l, out, n * row * sizeof(float)), 0);
+    if (on_matrices && other == 0)
+        kt_report(l, "attention", text, distance(l, out, n * row),
+                  c->kv_type == KV_TYPE_Q8_0 ? KT_F16_BOUND : MATRICES_BOUND);
+    else
+        kt_report(l, "attention", text, other, 0);
 }
 
 /* Wide: one token's workgroups are twice as large as gemv_plan_for has them (ops/linear/gemv_plan.c). */
@@ -263,7 +302,12 @@ void selftest_batched_cases(struct kernel_test *l)
                                            .kv_type = KV_TYPE_F16,
                                            .norm = ATTENTION_NORM_HEADS,
                                            .biased = true};
-    struct gqa_shape chosen = odd, plain_q8 = plain;
+    struct gqa_shape chosen = odd, plain_q8 = plain, halves = odd, sunk = odd;
+    halves.kv_type = sunk.kv_type = KV_TYPE_F16;
+    halves.n_heads = 40; /* more than a tile's */
+    sunk.gated = false;
+    sunk.sinks = true;
+    sunk.window = 300;
     chosen.kv_type = KV_TYPE_F16;
     chosen.choice = (struct kv_choice){.ratio = 4, .budget = 50};
     static const uint32_t pos[MOST] = {700, 0, 255, 1023, 1024, 1300, 31, 256};
@@ -277,10 +321,14 @@ void selftest_batched_cases(struct kernel_test *l)
     }
     l->is_rest = false;
     product_case(l, &products[0], 2);
-    attention_case(l, &odd, pos, most);
-    attention_case(l, &plain, pos, 3);
-    attention_case(l, &chosen, pos, most);
+    attention_case(l, &odd, pos, most, false);
+    attention_case(l, &plain, pos, 3, false);
+    attention_case(l, &chosen, pos, most, false);
     chosen.kv_type = plain_q8.kv_type = KV_TYPE_Q8_0;
-    attention_case(l, &plain_q8, pos, most);
-    attention_case(l, &chosen, pos, 3);
+    attention_case(l, &plain_q8, pos, most, false);
+    attention_case(l, &chosen, pos, 3, false);
+    attention_case(l, &halves, pos, most, true);
+    attention_case(l, &sunk, pos, 3, true);
+    halves.kv_type = KV_TYPE_Q8_0;
+    attention_case(l, &halves, pos, 3, true);
 }

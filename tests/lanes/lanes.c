@@ -32,7 +32,7 @@ static const struct group {
               {"mla_prepare", HAS_DENORM | HAS_MATRICES},
               {"linear_prefill", HAS_DENORM | HAS_MATRICES},
               {"gqa_prepare", HAS_MATRICES},
-              {"batched", HAS_DENORM},
+              {"batched", HAS_DENORM | HAS_MATRICES},
               {"indexer_prepare", 0},
               {"delta_decode", 0},
               {"ssd_scan", 0},

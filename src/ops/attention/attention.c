@@ -45,6 +45,13 @@ bool attention_prepares(const struct attention *op)
     return op->gpu.fresh[0].kernel.args_bytes > 0;
 }
 
+bool attention_matrices_take(const struct attention *op, uint32_t pos)
+{
+    const struct attention_shape *s = &op->shape;
+    uint32_t from = op->gpu.matrices_from, n_pos = pos + 1 - attention_first(s, pos);
+    return from > 0 && n_pos >= from && pos < kv_choice_from(&s->choice);
+}
+
 /* Returns the call for n tokens from the first-th on. */
 static struct attention_call part_of(const struct attention *op, const struct attention_call *call,
                                      uint32_t first, uint32_t n)

@@ -75,7 +75,9 @@ struct attention {
         /* u32 [ATTENTION_CONCURRENT][n_kv_heads][blocks of fresh[0]'s plan], 0 between dispatches */
         struct exec_buffer counters;
         struct attention_plan plan;
-        uint32_t f16_from; /* fewest tokens for f16; UINT32_MAX: never used */
+        uint32_t f16_from;      /* fewest tokens for f16; UINT32_MAX: never used */
+        struct kernel matrices; /* single tokens of many sequences */
+        uint32_t matrices_from; /* fewest positions that a token sees for it; 0: never used */
     } gpu;
 };
 
@@ -104,6 +106,8 @@ struct attention_call {
     /* heads of this call: the shape's, or a part of them in the same proportion */
     uint32_t n_heads, n_kv_heads;
     bool use_f16; /* many tokens and latents may be computed in float16 if the device is fast at it */
+    /* one token whose query is prepared, for attention_run_concurrent; only if attention_matrices_take */
+    bool on_matrices;
     /* the caller joins the splits if attention_parts_of has some; dst is not written then */
     bool leaves_parts;
 };
@@ -122,6 +126,9 @@ int attention_open(struct attention *op, struct exec *x, const struct attention_
 void attention_close(struct attention *op, struct exec *x);
 /* Returns whether it takes calls with `fresh`: one token, no latents, not flat. */
 bool attention_prepares(const struct attention *op);
+/* Returns whether matrix units may compute a token at this position, with float32's accuracy. Its results do
+ * not depend on its neighbours, but differ from those of a call with `fresh`. */
+bool attention_matrices_take(const struct attention *op, uint32_t pos);
 /* Returns the bytes of `partial` for chunks of up to n tokens that see up to n_pos positions. */
 uint64_t attention_partial_bytes(const struct attention_shape *shape, const struct exec_caps *caps,
                                  uint32_t n, uint32_t n_pos);

@@ -86,8 +86,12 @@ enum {
     PREFILL_WINDOW_SPEC,
     PREFILL_SINKS_SPEC,
     QUERIES_SHARED_SPEC,
+    HALVES_SPEC,
     PREFILL_N_SPEC
 };
+/* Tokens of many sequences on matrices. MATRIX_ROWS, MATRIX_LANES: a workgroup's rows, twice its heads, and its
+ * invocations. MATRIX_POSITIONS, MATRIX_SPLITS: fewest positions of a split, most splits. */
+enum { MATRIX_ROWS = 16, MATRIX_LANES = 64, MATRIX_POSITIONS = 256, MATRIX_SPLITS = 64 };
 /* Fewest positions for which attention/prefill.comp is faster for one token, too, if the token's heads fill a
  * tile. On an H200 128 heads over latents of 512 + 64 take 0.36 ms for 2,000 and 0.37 for 16,384 positions;
  * in attention/decode.comp 0.18 for 5,000 and 0.56 for 16,384. */
@@ -346,6 +350,24 @@ static bool f16_fits(const struct attention_shape *s, const struct exec_caps *c)
            c->max_shared_bytes;
 }
 
+/* Opens the kernel of attention_matrices_take. tiles: the constants of the float16 kernel that takes queries from
+ * shared memory. */
+static int open_matrices(struct attention *op, struct exec *x, const uint32_t tiles[PREFILL_N_SPEC],
+                         struct moeflux_err *e)
+{
+    uint32_t spec[PREFILL_N_SPEC];
+    int rc = fragment_layout_probe(x, e);
+    if (rc <= 0 || op->shape.flat || op->shape.kv_type == KV_TYPE_F32)
+        return rc < 0 ? rc : 0;
+    memcpy(spec, tiles, sizeof spec);
+    spec[1] = MATRIX_LANES;
+    spec[ROWS_SPEC] = MATRIX_ROWS;
+    spec[KNOWN_LAYOUT_SPEC] = spec[QUERIES_SHARED_SPEC] = spec[HALVES_SPEC] = 1;
+    op->gpu.matrices_from = MATRIX_POSITIONS;
+    return exec_kernel_later(x, &op->gpu.matrices, "attention_prefill_eachcoop", sizeof(struct each_args),
+                             spec, PREFILL_N_SPEC, e);
+}
+
 /* Opens the float16 kernels. tiles: the constants so far. */
 static int open_f16(struct attention *op, struct exec *x, uint32_t tiles[PREFILL_N_SPEC],
                     struct moeflux_err *e)
@@ -354,13 +376,15 @@ static int open_f16(struct attention *op, struct exec *x, uint32_t tiles[PREFILL
     const struct exec_caps caps = exec_get_caps(x);
     const uint32_t bytes = sizeof(struct attention_prefill_args), most = caps.max_shared_bytes;
     bool is_alone = s->key_dim + s->value_dim <= (caps.doubles_factors ? MOST_ALONE_DOUBLED : MOST_ALONE);
+    int rc = open_matrices(op, x, tiles, e);
     op->gpu.f16_from = PREFILL_TOKENS;
     op->gpu.f16_rows = op->gpu.f16_shared_rows = tiles[ROWS_SPEC] =
         queries_are_shared(s, &caps) ? SHARED_ROWS : PREFILL_ROWS;
     tiles[QUERIES_SHARED_SPEC] = queries_are_shared(s, &caps);
     tiles[1] = op->gpu.f16_rows * (is_alone ? 2 : 4); /* a subgroup for 16 rows, or two */
-    int rc =
-        exec_kernel_later(x, &op->gpu.f16_shared, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC, e);
+    if (rc == 0)
+        rc = exec_kernel_later(x, &op->gpu.f16_shared, "attention_prefill_coop", bytes, tiles, PREFILL_N_SPEC,
+                               e);
     if (rc == 0 && is_alone && f16_shared_bytes(s, FRAG_POSITIONS, true) <= most)
         rc = fragment_layout_probe(x, e);
     if (rc > 0) {
@@ -467,12 +491,20 @@ static bool is_merged(const struct attention *op, const struct attention_call *c
     return call->fresh && n_seen(op, call) <= MERGED_POSITIONS;
 }
 
+/* Returns the splits of a token on matrices: they depend on its own positions alone. */
+static uint32_t splits_on_matrices(uint32_t n_pos)
+{
+    return (uint32_t)size_min(MATRIX_SPLITS, div_up(n_pos, MATRIX_POSITIONS));
+}
+
 /* Returns the splits of the n_pos positions that the call sees: enough workgroups, none of them idle. */
 static uint32_t splits_for(const struct attention *op, const struct attention_call *call, uint32_t n_pos)
 {
     const struct attention_plan *p = plan_of(op, call);
     uint32_t n = call->n;
     uint64_t useful = size_min(p->max_splits / n, div_up(n_pos, p->min_positions));
+    if (call->on_matrices)
+        return splits_on_matrices(n_pos);
     if (attention_has_lists(&op->shape, call))
         return splits_of_lists(&op->shape, p, n);
     if (takes_prefill(p, n, n_pos)) {
@@ -492,6 +524,8 @@ uint64_t attention_partial_bytes(const struct attention_shape *s, const struct e
     uint32_t least = div_up(n_pos, p.most_positions), splits = p.max_splits;
     for (uint32_t i = 0; i < ATTENTION_RANGES && !s->latent && !s->flat; i++)
         splits = (uint32_t)size_max(splits, plan_for(s, caps, ranges[i].width).max_splits);
+    if (caps->has_coopmat && !s->latent && !s->flat)
+        splits = (uint32_t)size_max(splits, splits_on_matrices(n_pos));
     uint64_t parts = s->n_heads * size_max(s->gated || least > 1 ? (uint64_t)n * least : 0, splits);
     if (takes_prefill(&p, n, n_pos))
         parts = size_max(parts, (uint64_t)PREFILL_GROUPS * PREFILL_ROWS);
@@ -504,25 +538,32 @@ uint64_t attention_partial_bytes(const struct attention_shape *s, const struct e
     return attention_wide_is_possible(s, caps) ? size_max(bytes, attention_wide_bytes(s, n, n_pos)) : bytes;
 }
 
+static struct attention_prefill_args
+prefill_args(const struct attention *op, const struct attention_call *call, uint32_t splits, bool is_whole)
+{
+    const struct attention_shape *s = &op->shape;
+    return (struct attention_prefill_args){.q = call->q,
+                                           .keys = s->flat ? call->keys : call->blocks,
+                                           .values = call->values,
+                                           .partial = is_whole ? call->dst : call->partial,
+                                           .sinks = call->sinks,
+                                           .n = call->n,
+                                           .pos = call->pos,
+                                           .n_heads = call->n_heads,
+                                           .n_kv_heads = call->n_kv_heads,
+                                           .layer_off = call->layer_off,
+                                           .n_splits = splits,
+                                           .is_whole = is_whole,
+                                           .scale = s->scale,
+                                           .q_stride = call->q_stride,
+                                           .dst_stride = call->dst_stride};
+}
+
 static void run_prefill(const struct attention *op, struct exec *x, const struct attention_call *call,
                         uint32_t splits, bool is_whole)
 {
     const struct attention_shape *s = &op->shape;
-    const struct attention_prefill_args a = {.q = call->q,
-                                             .keys = s->flat ? call->keys : call->blocks,
-                                             .values = call->values,
-                                             .partial = is_whole ? call->dst : call->partial,
-                                             .sinks = call->sinks,
-                                             .n = call->n,
-                                             .pos = call->pos,
-                                             .n_heads = call->n_heads,
-                                             .n_kv_heads = call->n_kv_heads,
-                                             .layer_off = call->layer_off,
-                                             .n_splits = splits,
-                                             .is_whole = is_whole,
-                                             .scale = s->scale,
-                                             .q_stride = call->q_stride,
-                                             .dst_stride = call->dst_stride};
+    const struct attention_prefill_args a = prefill_args(op, call, splits, is_whole);
     bool is_f16 = call->n >= op->gpu.f16_from && call->use_f16;
     exec_dispatch(x, is_f16 ? &op->gpu.f16 : &op->gpu.prefill, &a,
                   prefill_tiles(s, call->n, is_f16 ? op->gpu.f16_rows : PREFILL_ROWS),
@@ -720,15 +761,37 @@ static bool run_merges(const struct attention *op, struct exec *x, const struct 
     return n_all > 0;
 }
 
+/* Computes the calls on matrices, and marks them. Returns whether there are some. */
+static bool run_on_matrices(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                            uint32_t n, bool *is_done)
+{
+    struct attention_prefill_args all[ATTENTION_CONCURRENT];
+    uint32_t n_all = 0, most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (!calls[i].on_matrices)
+            continue;
+        uint32_t splits = splits_of(op, &calls[i]);
+        all[n_all++] = prefill_args(op, &calls[i], splits, is_whole(op, splits));
+        most = (uint32_t)size_max(most, splits);
+        is_done[i] = true;
+    }
+    if (n_all > 0)
+        exec_dispatch_each(x, &op->gpu.matrices, all, sizeof *all, n_all,
+                           prefill_tiles(&op->shape, 1, MATRIX_ROWS / 2), calls->n_kv_heads * most);
+    return n_all > 0;
+}
+
 void attention_vulkan_concurrent(const struct attention *op, struct exec *x,
                                  const struct attention_call *calls, uint32_t n)
 {
     bool is_done[ATTENTION_CONCURRENT] = {false};
+    bool goes_along = run_on_matrices(op, x, calls, n, is_done);
     for (uint32_t i = 0; i < n; i++) {
         if (is_done[i])
             continue;
-        if (i > 0)
+        if (goes_along)
             exec_concurrent(x);
+        goes_along = true;
         run_decodes(op, x, calls, i, n, is_done);
     }
     bool has_few = run_merges(op, x, calls, n, true, false);

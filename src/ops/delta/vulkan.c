@@ -11,6 +11,8 @@
  * over the row. DECODE_GROUP: lanes of a head. The work besides the rows, which all lanes of a workgroup take
  * part in, takes longer the more there are (H200, 35B-A3B: 6.2 us with 512, 6.5 with 1,024). */
 enum { DECODE_PARTS = 8, DECODE_GROUP = 512 };
+/* Workgroups for many sequences: several fit a processor, so some load while others compute and store. */
+enum { STREAM_GROUP = 256, STREAM_HELD = 2 };
 
 static uint32_t parts_for(const struct exec_caps *c, uint32_t k_dim)
 {
@@ -154,32 +156,53 @@ static uint32_t decode_group(const struct exec_caps *c, uint32_t rows, uint32_t 
     return (uint32_t)size_min(lanes, c->max_workgroup - c->max_workgroup % c->subgroup_size);
 }
 
+/* One way to run delta_decode: workgroups of a head, their lanes, lanes of a row, rows that a lane holds. */
+struct decode_way {
+    uint32_t blocks, workgroup, parts, held;
+};
+enum { DECODE_SPECS = 13 };
+
+static void decode_spec(const struct delta_shape *s, const struct exec_caps *caps, const struct decode_way *w,
+                        uint32_t spec[DECODE_SPECS])
+{
+    const uint32_t all[DECODE_SPECS] = {
+        caps->subgroup_size, w->workgroup, w->parts, s->k_dim,      s->v_dim,      s->conv_kernel, w->blocks,
+        s->n_v / s->n_k,     s->sigmoid,   s->tiled, s->by_channel, lower_bits(s), w->held};
+    memcpy(spec, all, sizeof all);
+}
+
+/* Opens the kernel for a token of many sequences, and for positions of one. */
+static int open_records(struct exec *x, struct kernel *each, struct kernel *chain,
+                        const uint32_t each_spec[DECODE_SPECS], const uint32_t chain_spec[DECODE_SPECS],
+                        struct moeflux_err *e)
+{
+    int rc =
+        exec_kernel_later(x, each, "delta_decode_each", sizeof(struct each_args), each_spec, DECODE_SPECS, e);
+    return rc < 0 ? rc
+                  : exec_kernel_later(x, chain, "delta_decode_chain", sizeof(struct each_args), chain_spec,
+                                      DECODE_SPECS, e);
+}
+
 /* Opens the kernel with several workgroups a head. It pays on devices where one workgroup a head leaves most
  * processors idle. */
 static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct moeflux_err *e)
 {
     const struct delta_shape *s = &op->shape;
     const struct exec_caps caps = exec_get_caps(x);
-    uint32_t rows = s->v_dim / HEAD_SQUARES, channels = 2 * s->k_dim + rows;
+    uint32_t rows = s->v_dim / HEAD_SQUARES, channels = 2 * s->k_dim + rows, spec[DECODE_SPECS];
     /* There are few rows, so more lanes share one, and each channel has a lane of its own. */
     uint32_t most = (uint32_t)size_min(caps.subgroup_size, s->k_dim);
     parts = 2 * parts <= most ? 2 * parts : parts;
-    uint32_t workgroup =
+    uint32_t lanes =
         decode_group(&caps, (uint32_t)size_max(rows, div_up(channels, parts)), parts, DECODE_GROUP);
     bool pays = caps.n_processors >= 2 * s->n_v;
-    const uint32_t spec[] = {caps.subgroup_size, workgroup,      parts,         s->k_dim,
-                             s->v_dim,           s->conv_kernel, HEAD_SQUARES,  s->n_v / s->n_k,
-                             s->sigmoid,         s->tiled,       s->by_channel, lower_bits(s)};
     op->gpu.has_shared = s->v_dim % HEAD_SQUARES == 0 && (pays || s->form == DELTA_SHARED);
     if (!op->gpu.has_shared)
         return 0;
-    int rc = exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, 12, e);
-    if (rc == 0)
-        rc = exec_kernel_later(x, &op->gpu.shared_each, "delta_decode_each", sizeof(struct each_args), spec,
-                               12, e);
-    return rc < 0 ? rc
-                  : exec_kernel_later(x, &op->gpu.shared_chain, "delta_decode_chain",
-                                      sizeof(struct each_args), spec, 12, e);
+    decode_spec(s, &caps, &(struct decode_way){HEAD_SQUARES, lanes, parts, 0}, spec);
+    int rc =
+        exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, DECODE_SPECS, e);
+    return rc < 0 ? rc : open_records(x, &op->gpu.shared_each, &op->gpu.shared_chain, spec, spec, e);
 }
 
 int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
@@ -191,18 +214,19 @@ int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
         return err_set(e, ERR_UNSUPPORTED,
                        "delta net: heads of %u and %u channels do not fit %u bytes of shared memory",
                        s->k_dim, s->v_dim, caps.max_shared_bytes);
-    uint32_t parts = parts_for(&caps, s->k_dim);
-    uint32_t workgroup = decode_group(&caps, s->v_dim, parts, DECODE_GROUP);
-    const uint32_t spec[] = {
-        caps.subgroup_size, workgroup,  parts,    s->k_dim,      s->v_dim,     s->conv_kernel, 1,
-        s->n_v / s->n_k,    s->sigmoid, s->tiled, s->by_channel, lower_bits(s)};
-    int rc = exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, 12, e);
+    uint32_t parts = parts_for(&caps, s->k_dim), spec[DECODE_SPECS], each[DECODE_SPECS];
+    const struct delta_stream stream =
+        s->stream.workgroup ? s->stream : (struct delta_stream){STREAM_GROUP, STREAM_HELD};
+    decode_spec(s, &caps,
+                &(struct decode_way){1, decode_group(&caps, s->v_dim, parts, DECODE_GROUP), parts, 0}, spec);
+    decode_spec(
+        s, &caps,
+        &(struct decode_way){1, decode_group(&caps, s->v_dim, parts, stream.workgroup), parts, stream.held},
+        each);
+    int rc =
+        exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, DECODE_SPECS, e);
     if (rc == 0)
-        rc = exec_kernel_later(x, &op->gpu.single_each, "delta_decode_each", sizeof(struct each_args), spec,
-                               12, e);
-    if (rc == 0)
-        rc = exec_kernel_later(x, &op->gpu.single_chain, "delta_decode_chain", sizeof(struct each_args), spec,
-                               12, e);
+        rc = open_records(x, &op->gpu.single_each, &op->gpu.single_chain, each, spec, e);
     if (rc == 0)
         rc = open_shared(op, x, parts, e);
     return rc < 0 ? rc : open_chunk_kernels(op, x, s, e);

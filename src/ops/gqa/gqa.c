@@ -102,26 +102,45 @@ void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call)
     attention_run(&op->attention, x, &attention);
 }
 
+/* Returns whether matrix units compute the call. */
+static bool takes_matrices(const struct gqa *op, const struct gqa_call *call)
+{
+    return call->may_use_matrices && attention_matrices_take(&op->attention, call->pos);
+}
+
+/* Prepares the n calls that attention does not prepare itself; where the GPU does it, in one dispatch. */
+static void prepare_all(const struct gqa *op, struct exec *x, const struct gqa_call *const *calls, uint32_t n)
+{
+    if (!exec_get_caps(x).is_host && n > 0) {
+        gqa_prepare_vulkan_each(op, x, calls, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (i > 0)
+            exec_concurrent(x);
+        exec_op(x, &prepare_op, op, calls[i]);
+    }
+}
+
 void gqa_run_concurrent(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n)
 {
     struct attention_fresh fresh[ATTENTION_CONCURRENT];
     struct attention_call attention[ATTENTION_CONCURRENT];
-    bool is_first = true;
+    const struct gqa_call *prepared[ATTENTION_CONCURRENT];
+    uint32_t n_prepared = 0;
     if (!attention_prepares(&op->attention)) {
         for (uint32_t i = 0; i < n; i++)
             gqa_run(op, x, &calls[i]);
         return;
     }
     for (uint32_t i = 0; i < n; i++) {
-        bool prepares = is_fresh(op, &calls[i]);
+        bool on_matrices = takes_matrices(op, &calls[i]), prepares = !on_matrices && is_fresh(op, &calls[i]);
         fresh[i] = fresh_of(op, &calls[i]);
         attention[i] = attention_call_of(op, &calls[i], prepares ? &fresh[i] : NULL);
-        if (prepares)
-            continue;
-        if (!is_first)
-            exec_concurrent(x);
-        exec_op(x, &prepare_op, op, &calls[i]);
-        is_first = false;
+        attention[i].on_matrices = on_matrices;
+        if (!prepares)
+            prepared[n_prepared++] = &calls[i];
     }
+    prepare_all(op, x, prepared, n_prepared);
     attention_run_concurrent(&op->attention, x, attention, n);
 }

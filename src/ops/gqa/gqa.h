@@ -50,7 +50,7 @@ static inline uint32_t gqa_value_dim(const struct gqa_shape *s)
 struct gqa {
     struct gqa_shape shape;
     struct attention attention;
-    struct kernel prepare; /* vulkan */
+    struct kernel prepare, prepare_each; /* vulkan; each: several sequences */
 };
 
 struct gqa_call {
@@ -66,6 +66,8 @@ struct gqa_call {
     uint64_t dst;        /* f32 [n][n_heads * value_dim] */
     uint32_t n, pos, stride, layer_off;
     bool use_f16; /* many tokens may be computed in float16 if the device is fast at it */
+    /* in gqa_run_concurrent: matrix units may compute it (attention_matrices_take), and it has a `q` */
+    bool may_use_matrices;
 };
 
 /* Opens the operation. ERR_UNSUPPORTED unless n_heads % n_kv_heads = 0, head_dim is a multiple of 4, and
@@ -81,12 +83,16 @@ uint64_t gqa_partial_bytes(const struct gqa_shape *s, const struct exec_caps *ca
                            uint32_t n_pos);
 void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call);
 /* Runs n <= ATTENTION_CONCURRENT calls of one token each, from different sequences, each with a `partial` of
- * its own, and with a choice also a `q`. The result is batch-invariant. */
+ * its own, and with a choice also a `q`. The result is batch-invariant. All calls have the same
+ * may_use_matrices. */
 void gqa_run_concurrent(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n);
 
 /* The implementations of prepare. */
 int gqa_vulkan_open(struct gqa *op, struct exec *x, struct moeflux_err *e);
 void gqa_prepare_vulkan(const void *self, const void *what, struct exec *x);
+/* Prepares a token of each of n <= ATTENTION_CONCURRENT calls. */
+void gqa_prepare_vulkan_each(const struct gqa *op, struct exec *x, const struct gqa_call *const *calls,
+                             uint32_t n);
 op_host_fn gqa_prepare_cpu, gqa_prepare_ref;
 
 #endif
