@@ -95,7 +95,7 @@ struct part_tokens part_tokens_of(const struct part_room *r, const struct arch_c
 
 /* Sequences whose operations may run concurrently (ATTENTION_CONCURRENT, DELTA_CONCURRENT): each has
  * scratch memory of its own. Those of a larger chunk go in groups of so many. */
-enum { PART_GROUP = 32 };
+enum { PART_GROUP = 128 };
 /* Returns the size of the group of sequences that begins with `first`, 0: there are no more. *are_single:
  * each has one token, and they may run concurrently. */
 uint32_t part_group_from(const struct arch_chunk *c, uint32_t first, bool *are_single);

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "args.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "bench.h"
@@ -82,6 +83,8 @@ static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
                {&b->out, outputs, 0, 0}};
     for (size_t i = 0; rc == 0 && i < sizeof all / sizeof *all; i++)
         rc = fill(b->x, all[i].to, all[i].n, all[i].low, all[i].high, e);
+    if (rc == 0)
+        rc = exec_reserve_records(b->x, b->sequences * sizeof(struct delta_args), e);
     b->first = rc == 0 ? mem_new(outputs, sizeof(float), e) : NULL;
     b->other = b->first ? mem_new(outputs, sizeof(float), e) : NULL;
     return rc < 0 ? rc : b->other ? 0 : ERR_MEMORY;

@@ -139,7 +139,7 @@ void attention_run(const struct attention *op, struct exec *x, const struct atte
 struct attention_parts attention_parts_of(const struct attention *op, const struct attention_call *call);
 /* Runs n <= ATTENTION_CONCURRENT calls of one token each, from different sequences, each with a `partial`
  * of its own. They run concurrently if the device can do that. */
-enum { ATTENTION_CONCURRENT = 32 };
+enum { ATTENTION_CONCURRENT = 128 };
 void attention_run_concurrent(const struct attention *op, struct exec *x, const struct attention_call *calls,
                               uint32_t n);
 

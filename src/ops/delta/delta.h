@@ -120,7 +120,7 @@ bool delta_gives_f16(const struct delta *op, const struct exec *x, uint32_t n);
 void delta_run(const struct delta *op, struct exec *x, const struct delta_call *call);
 /* Runs n <= DELTA_CONCURRENT calls of one token each, from different sequences; all have `squares` or
  * none. They may run concurrently. */
-enum { DELTA_CONCURRENT = 32 };
+enum { DELTA_CONCURRENT = 128 };
 void delta_run_concurrent(const struct delta *op, struct exec *x, const struct delta_call *calls, uint32_t n);
 /* Runs n <= DELTA_CONCURRENT calls of one token each, the consecutive tokens of one sequence: the rows of
  * proj, dst and squares are contiguous, and each call begins with the window and the state that the one

@@ -65,7 +65,7 @@ int ssd_open(struct ssd *op, struct exec *x, const struct ssd_shape *shape, stru
 uint64_t ssd_scratch(const struct ssd_shape *s, const struct exec_caps *caps, uint32_t n);
 void ssd_run(const struct ssd *op, struct exec *x, const struct ssd_call *call);
 /* Runs n <= SSD_CONCURRENT calls of one token each, from different sequences. They may run concurrently. */
-enum { SSD_CONCURRENT = 32 };
+enum { SSD_CONCURRENT = 128 };
 void ssd_run_concurrent(const struct ssd *op, struct exec *x, const struct ssd_call *calls, uint32_t n);
 /* Runs n <= SSD_CONCURRENT calls of one token each, the consecutive tokens of one sequence: the rows of proj
  * and dst are contiguous, and each call begins with the window and the state that the one before it leaves.
