@@ -26,8 +26,8 @@ const uint BLOCK_BYTES = 0u FORMAT_TABLE_BLOCKS(ROW_BYTES, 0);
 const uint PARTS = BLOCK_COLS / 32; // parts of a block
 const bool IS_ALIGNED = BLOCK_BYTES % 4 == 0;
 const bool IS_ALIGNED_8 = BLOCK_BYTES % 8 == 0, IS_ALIGNED_16 = BLOCK_BYTES % 16 == 0;
-// The numbers 4 and 2 as constants that only a driver knows: glslc must not multiply the code by unrolling.
-const uint QUARTERS = BLOCK_COLS > 0 ? 4 : 0, HALVES = QUARTERS / 2;
+// The number 4 as a constant that only a driver knows: glslc must not multiply the code by unrolling.
+const uint QUARTERS = BLOCK_COLS > 0 ? 4 : 0;
 
 // Sets of formats with a common form.
 const bool IS_IQ2 = IS(IQ2_XXS) || IS(IQ2_XS) || IS(IQ2_S);
@@ -64,7 +64,18 @@ const uint BOOK_WORDS = IS(IQ2_XXS)             ? CODEBOOK_IQ2_XXS_ENTRIES / 2 :
                         IS_IQ4 || IS_E2M1       ? 256 :
                                                   0;
 const bool HAS_BOOK = BOOK_WORDS > 0;
-shared uint book[BOOK_WORDS > 0 ? BOOK_WORDS : 1];
+// A product of few tokens looks up so often that bank conflicts count. Lanes use different copies of a word.
+#ifdef GEMV_GLSL
+const uint COPIES = IS_IQ4 || IS_E2M1 ? 8 : 1;
+#else
+const uint COPIES = 1;
+#endif
+shared uint book[BOOK_WORDS > 0 ? BOOK_WORDS * COPIES : 1];
+
+uint book_word(uint i)
+{
+    return book[COPIES > 1 ? i * COPIES + gl_SubgroupInvocationID % COPIES : i];
+}
 
 #define BOOK_WORD(word) uint(word)
 const uvec4 IQ4_BYTES = uvec4(CODEBOOK_IQ4(BOOK_WORD));
@@ -95,15 +106,17 @@ void fill_book(uvec2 books)
     // Mesa 22 folds a constant choice between vectors wrongly, between numbers correctly.
     uvec4 bytes = uvec4(IS_IQ4 ? IQ4_BYTES.x : E2M1_BYTES.x, IS_IQ4 ? IQ4_BYTES.y : E2M1_BYTES.y,
                         IS_IQ4 ? IQ4_BYTES.z : E2M1_BYTES.z, IS_IQ4 ? IQ4_BYTES.w : E2M1_BYTES.w);
-    for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP)
-        book[i] = HAS_ENTRIES ? Words(books).v[BOOK_AT + i] :
-                                (byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8) ^ 0x8080u;
+    for (uint at = gl_LocalInvocationID.x; at < BOOK_WORDS * COPIES; at += WORKGROUP) {
+        uint i = at / COPIES;
+        book[at] = HAS_ENTRIES ? Words(books).v[BOOK_AT + i] :
+                                 (byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8) ^ 0x8080u;
+    }
 }
 
 // Returns entry i of 16 bits.
 uint book_entry(uint i)
 {
-    return book[i >> 1] >> 16 * (i & 1u) & 0xffffu;
+    return book_word(i >> 1) >> 16 * (i & 1u) & 0xffffu;
 }
 
 // ------------------------------------------------------------------------------------------------- loading
@@ -326,6 +339,91 @@ Part load_part_of(Block b, uint part)
     return p;
 }
 
+// --------------------------------------------------------------------------------------------------- pieces
+//
+// A byte of the K formats has codes of several parts. A piece is what a lane takes in a product of few tokens:
+// four quarters, of several parts, that have their bytes in common, so that each byte is loaded once.
+//   strided   four parts share bytes: quarter g of each of the parts 4 h .. 4 h + 3 is piece 4 h + g
+//   paired    two parts do: a half of each of the parts 2 h, 2 h + 1
+// In other formats a piece is a part.
+const bool IS_STRIDED = IS(Q2_K) || IS(Q3_K) || IS(Q6_K) || IS(TQ2_0), IS_PAIRED = IS(Q4_K) || IS(Q5_K);
+// Quarters of a piece that have a scale in common.
+const uint SCALED = BLOCK_COLS > 0 ? (IS_STRIDED ? 1 : 2) : 0;
+
+// Return the part, and the quarter in it, that is quarter j of a piece.
+uint piece_part(uint piece, uint j)
+{
+    return IS_STRIDED ? (piece & 4u) + j : IS_PAIRED ? (piece & 6u) + (j >> 1) : piece;
+}
+
+uint piece_quarter(uint piece, uint j)
+{
+    return IS_STRIDED ? piece & 3u : IS_PAIRED ? 2 * (piece & 1u) + (j & 1u) : j;
+}
+
+// Returns columns 4 * c4 .. in the order of pieces: eight times the piece's number plus their place in it.
+uint piece_vec(uint c4)
+{
+    uint part = c4 >> 3 & 7u, quarter = c4 >> 1 & 3u, piece = part, j = quarter;
+    if (IS_STRIDED) {
+        piece = (part & 4u) + quarter;
+        j = part & 3u;
+    } else if (IS_PAIRED) {
+        piece = (part & 6u) + (quarter >> 1);
+        j = 2 * (part & 1u) + (quarter & 1u);
+    }
+    return IS_STRIDED || IS_PAIRED ? (c4 & ~63u) + 8 * piece + 2 * j + (c4 & 1u) : c4;
+}
+
+// Loads the scales of a strided piece's parts: a block's scale and offset, then the bytes.
+uvec4 load_strided_head(Block b, uint piece)
+{
+    uint scales = 8 * (piece >> 2);
+    uvec4 h = uvec4(0);
+    if (IS(Q2_K))
+        h.x = word_at(b, 80);
+    else
+        h.x = half_at(b, SCALE_AT);
+    if (IS(Q2_K))
+        h.yz = words_at(b, scales);
+    if (IS(Q6_K))
+        h.yz = words_at(b, 192 + scales);
+    if (IS(Q3_K)) {
+        h.yz = words_at(b, 96);
+        h.w = word_at(b, 104);
+    }
+    return h;
+}
+
+Part load_piece_of(Block b, uint piece)
+{
+    Part p;
+    uint part = piece_part(piece, 0), first = piece_quarter(piece, 0);
+    if (!IS_STRIDED && !IS_PAIRED)
+        return load_part_of(b, piece);
+    p.head = IS_STRIDED ? load_strided_head(b, piece) : load_head(b, part);
+    if (IS_STRIDED) {
+        uvec2 low = words_at(b, low_place(part, first)), other = low, high = uvec2(0);
+        if (IS(Q6_K))
+            other = words_at(b, low_place(part + 1, first));
+        if (HAS_HIGH)
+            high = words_at(b, high_place(part) + 8 * first);
+        [[unroll]] for (uint j = 0; j < QUARTERS; j++) {
+            p.low[j] = (j & 1u) == 0 ? low : other;
+            p.high[j] = high;
+        }
+    } else {
+        uvec4 low = wide_at(b, low_place(part, first)), high = uvec4(0);
+        if (HAS_HIGH)
+            high = wide_at(b, high_place(part) + 8 * first);
+        [[unroll]] for (uint j = 0; j < QUARTERS; j++) {
+            p.low[j] = (j & 1u) == 0 ? low.xy : low.zw;
+            p.high[j] = (j & 1u) == 0 ? high.xy : high.zw;
+        }
+    }
+    return p;
+}
+
 // Loads columns 32 * i .. of a row.
 Part load_part(Matrix m, uint row, uint i)
 {
@@ -398,6 +496,32 @@ vec2 scales_of(uvec4 h, uint part, uint k)
         }
     }
     return v;
+}
+
+// Returns scale and bias of a strided piece's quarter j.
+vec2 strided_scales(uvec4 h, uint piece, uint j)
+{
+    float d = f16_value(h.x & 0xffffu);
+    uint bytes = (j < 2 ? h.y : h.z) >> 16 * (j & 1u) + 8 * (piece >> 1 & 1u) & 0xffu;
+    vec2 v = vec2(d, 0.0);
+    if (IS(Q6_K))
+        v.x = d * float(int(bytes << 24) >> 24);
+    if (IS(Q2_K))
+        v = vec2(d * float(bytes & 15u), -f16_value(h.x >> 16) * float(bytes >> 4));
+    if (IS(Q3_K)) {
+        uint low = bytes >> (piece & 4u) & 15u;
+        uint high = h.w >> 16 * (j & 1u) + 8 * (piece >> 1 & 1u) >> (piece & 4u) + 2 * (j >> 1) & 3u;
+        v.x = d * float(int(low | high << 4) - 32);
+    }
+    return v;
+}
+
+// Returns scale and bias of the quarters of a piece from j on that have them in common.
+vec2 piece_scales(uvec4 h, uint piece, uint j)
+{
+    if (IS_STRIDED)
+        return strided_scales(h, piece, j);
+    return scales_of(h, piece_part(piece, j), j >> 1);
 }
 
 // Spreads four bits over the lowest bits of four bytes.
@@ -516,7 +640,7 @@ uvec2 ternary_bytes(uvec2 low, uint part, uint j)
 uint book_bytes(uint nibbles)
 {
     uint pairs = nibbles | nibbles >> 4;
-    return book[pairs & 0xffu] | book[pairs >> 16 & 0xffu] << 16;
+    return book_word(pairs & 0xffu) | book_word(pairs >> 16 & 0xffu) << 16;
 }
 
 // Returns the bytes of the codes of quarter j.

@@ -1,13 +1,13 @@
-// gemv_blocks.glsl - gemv_lanes.glsl's pieces for matrices that are all in one block format. A piece is a
-// part of dequant_blocks.glsl: 32 columns of a row. Its loads are in flight until it is added; its bytes and
-// scales are made then. A half of a part adds scale * sum((byte - ZERO) x) + bias * sum(x); with DENORM,
+// gemv_blocks.glsl - gemv_lanes.glsl's pieces for matrices that are all in one block format: 32 columns of a row
+// (dequant_blocks.glsl). A piece's loads are in flight until it is added; its bytes and scales are made then.
+// Quarters with one scale add scale * sum((byte - ZERO) x) + bias * sum(x); with DENORM,
 // 2^24 scale * sum(byte 2^-24 x) + (bias - ZERO scale) * sum(x). The order of the sums depends on the columns
 // alone. (On an H200 it was slower by a quarter to load the bytes of neighbouring lanes' blocks as one run of
 // vectors and to take the parts from shared memory.)
 
 struct Step {
     Part parts[MAX_ROWS];
-    uint place; // the part's place in its block, the same in all rows
+    uint place; // the piece's place in its block, the same in all rows
 };
 
 void begin_step(out Step s)
@@ -25,10 +25,10 @@ void load_piece(inout Step s, uint r, const uint format, uvec2 weight, uvec2 sca
                 uint row_at, uint i)
 {
     s.place = i % PARTS;
-    s.parts[r] = load_part_of(block_at(weight, row_at / BLOCK_COLS + i / PARTS), s.place);
+    s.parts[r] = load_piece_of(block_at(weight, row_at / BLOCK_COLS + i / PARTS), s.place);
 }
 
-// Whether a half adds a product with sum(x).
+// Whether quarters add a product with sum(x).
 #ifdef DENORM
 const bool HAS_SUM = HAS_BIAS || ZERO > 0;
 #else
@@ -44,8 +44,9 @@ vec4 numbers_in(uint bytes)
     return vec4(even.x, odd.x, even.y, odd.y);
 }
 
-// Adds half k of a step. x_at: the place of the piece's first columns in the tile.
-void add_half(inout float acc[MAX_ACC], Step s, uint x_at, uint k)
+// Adds the quarters of a step, from `first` on, that have a scale in common. x_at: the place of the piece's first
+// columns in the tile.
+void add_quarters(inout float acc[MAX_ACC], Step s, uint x_at, uint first)
 {
     const uint n_rows = MATRICES * ROWS;
     vec2 parts[MAX_ACC];
@@ -54,7 +55,7 @@ void add_half(inout float acc[MAX_ACC], Step s, uint x_at, uint k)
         parts[i] = vec2(0.0);
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         sum[t] = 0.0;
-    [[unroll]] for (uint j = 2 * k; j < 2 * k + HALVES; j++) {
+    [[unroll]] for (uint j = first; j < first + SCALED; j++) {
         vec4 x[4], y[4];
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             uint at = x_at + t * XS_STRIDE + 2 * j * (UNITS + 1);
@@ -64,7 +65,8 @@ void add_half(inout float acc[MAX_ACC], Step s, uint x_at, uint k)
                 sum[t] = sum_on(y[t], sum_on(x[t], sum[t]));
         }
         [[unroll]] for (uint r = 0; r < n_rows; r++) {
-            uvec2 bytes = bytes_of(s.parts[r].head, s.parts[r].low[j], s.parts[r].high[j], s.place, j);
+            uvec2 bytes = bytes_of(s.parts[r].head, s.parts[r].low[j], s.parts[r].high[j],
+                                   piece_part(s.place, j), piece_quarter(s.place, j));
             vec4 v = numbers_in(bytes.x), w = numbers_in(bytes.y);
             [[unroll]] for (uint t = 0; t < TOKENS; t++) {
                 uint i = r * TOKENS + t;
@@ -74,7 +76,7 @@ void add_half(inout float acc[MAX_ACC], Step s, uint x_at, uint k)
         }
     }
     [[unroll]] for (uint r = 0; r < n_rows; r++) {
-        vec2 scale = scales_of(s.parts[r].head, s.place, k);
+        vec2 scale = piece_scales(s.parts[r].head, s.place, first);
         if (HAS_DENORM)
             scale = vec2(16777216.0 * scale.x, scale.y - float(ZERO) * scale.x);
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
@@ -89,6 +91,6 @@ void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
 {
     // The vec4s of a piece lie in different rows of one column of the transposed layout.
     uint at = xs_index(0, c4);
-    [[unroll]] for (uint k = 0; k < HALVES; k++)
-        add_half(acc, s, at, k);
+    [[unroll]] for (uint j = 0; j < QUARTERS; j += SCALED)
+        add_quarters(acc, s, at, j);
 }

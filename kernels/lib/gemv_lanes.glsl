@@ -68,16 +68,24 @@ const uint SUMS = MATRICES * ROWS * TOKENS; // sums of a block
 shared vec4 xs[TOKENS * XS_STRIDE];
 shared float split_sums[SPLIT > 1 ? SUBGROUPS * SUMS : 1];
 
-// Returns the place of columns 4 * c4 .. 4 * c4 + 3 of vector t in the tile. The eight vec4 of 32 columns lie
-// in eight rows.
+// Returns the place of columns 4 * c4 .. 4 * c4 + 3 of vector t in the tile, counted in the order of pieces. The
+// eight vec4 of 32 columns lie in eight rows.
 uint xs_index(uint t, uint c4)
 {
     return t * XS_STRIDE + (c4 & 7u) * (UNITS + 1) + (c4 >> 3);
 }
 
+#ifndef BLOCKS
+uint piece_vec(uint c4)
+{
+    return c4;
+}
+#endif
+
+// c4: in the order of columns.
 void xs_put(uint t, uint c4, vec4 v)
 {
-    xs[xs_index(t, c4)] = v;
+    xs[xs_index(t, piece_vec(c4))] = v;
 }
 
 uint block_row()

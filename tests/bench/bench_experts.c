@@ -224,7 +224,7 @@ static void measure_tile(struct bench *b, const struct tile *t)
 {
     const struct experts_shape *s = &b->shape;
     struct experts_tiles *mine = &b->op.gpu.grouped.tiles[0];
-    const struct gemm_plan p = tile_plan(b->x, t, format_set(s->up_format));
+    const struct gemm_plan p = tile_plan(b->x, t, format_constant(format_set(s->up_format)));
     char name[64];
     if (b->err.code || !tile_fits(b->x, t, s->hidden) || !tile_fits(b->x, t, s->inner))
         return;

@@ -125,7 +125,7 @@ static int measure_ways(struct bench *b, uint32_t n, uint32_t format, uint32_t r
     for (uint32_t i = 0; rc == 0 && i < TILES_TO_TRY && op.gpu.from[LINEAR_F16_GEMM_SMALL] < UINT32_MAX;
          i++) {
         const struct tile *t = &tiles_to_try[i];
-        struct gemm_plan p = tile_plan(b->x, t, format_set(format));
+        struct gemm_plan p = tile_plan(b->x, t, format_constant(format_set(format)));
         struct linear_plan *plan = &b->op.gpu.parts[0].paths[LINEAR_F16_GEMM_SMALL];
         char name[64];
         if (!tile_fits(b->x, t, op.cols))
