@@ -33,16 +33,11 @@ layout(constant_id = 9) const uint TILED = 0; // 1: the value heads of key head 
 
 layout(constant_id = 10) const uint BY_CHANNEL = 0;
 layout(constant_id = 11) const float LOWER = 0.0; // lower bound of a decay's logarithm; 0: none
-// rows that a lane has in registers at once; 0: all. Fewer are for one token of many sequences: workgroups with
-// fewer registers take turns with loads and stores
-layout(constant_id = 12) const uint HELD = 0;
 
 const uint V_ROWS = V_DIM / BLOCKS; // rows of a workgroup
 const uint ROW_STEP = WORKGROUP / PARTS;
 const uint ROWS = (V_ROWS + ROW_STEP - 1) / ROW_STEP; // rows of a lane
 const uint COLS = (K_DIM + PARTS - 1) / PARTS;       // columns of a lane
-const bool STREAMS = HELD > 0 && HELD < ROWS;
-const uint KEPT = STREAMS ? HELD : ROWS;
 const uint OUTS = (V_ROWS + WORKGROUP - 1) / WORKGROUP; // outputs of an invocation
 const uint CHANNELS = 2 * K_DIM + V_ROWS;
 const uint CONVS = (CHANNELS + WORKGROUP - 1) / WORKGROUP; // channels of an invocation
@@ -258,33 +253,37 @@ bool has_col(uint c)
     return K_DIM % PARTS == 0 || c < K_DIM;
 }
 
-float s[KEPT][COLS]; // this lane's share of the state: row i at i % KEPT
+float s[ROWS][COLS]; // this lane's share of the state
 
-void load_row(uint head, uint part, uint row0, uint i)
+void load_state(uint head, uint part, uint row0)
 {
-    uint row = row0 + i * ROW_STEP, at = (first_row(head) + min(row, V_ROWS - 1)) * K_DIM;
-    [[unroll]] for (uint j = 0; j < COLS; j += BY_FOURS ? 4 : 1) {
-        uint c = column(part, j);
-        if (BY_FOURS) {
-            vec4 v = F32x4s(a.state).v[(at + c) / 4];
-            [[unroll]] for (uint l = 0; l < 4; l++)
-                s[i % KEPT][min(j + l, COLS - 1)] = v[l];
-        } else {
-            s[i % KEPT][j] = has_row(row) && has_col(c) ? F32s(a.state).v[at + c] : 0.0;
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        uint row = row0 + i * ROW_STEP, at = (first_row(head) + min(row, V_ROWS - 1)) * K_DIM;
+        [[unroll]] for (uint j = 0; j < COLS; j += BY_FOURS ? 4 : 1) {
+            uint c = column(part, j);
+            if (BY_FOURS) {
+                vec4 v = F32x4s(a.state).v[(at + c) / 4];
+                [[unroll]] for (uint l = 0; l < 4; l++)
+                    s[i][min(j + l, COLS - 1)] = v[l];
+            } else {
+                s[i][j] = has_row(row) && has_col(c) ? F32s(a.state).v[at + c] : 0.0;
+            }
         }
     }
 }
 
-void store_row(uint head, uint part, uint row0, uint i)
+void store_state(uint head, uint part, uint row0)
 {
-    uint row = row0 + i * ROW_STEP, at = (first_row(head) + row) * K_DIM, k = i % KEPT, last = COLS - 1;
-    [[unroll]] for (uint j = 0; j < COLS; j += BY_FOURS ? 4 : 1) {
-        uint c = column(part, j);
-        if (BY_FOURS && has_row(row))
-            F32x4s(a.state_out).v[(at + c) / 4] =
-                vec4(s[k][j], s[k][min(j + 1, last)], s[k][min(j + 2, last)], s[k][min(j + 3, last)]);
-        if (!BY_FOURS && has_row(row) && has_col(c))
-            F32s(a.state_out).v[at + c] = s[k][j];
+    [[unroll]] for (uint i = 0; i < ROWS; i++) {
+        uint row = row0 + i * ROW_STEP, at = (first_row(head) + row) * K_DIM;
+        [[unroll]] for (uint j = 0; j < COLS; j += BY_FOURS ? 4 : 1) {
+            uint c = column(part, j), last = COLS - 1;
+            if (BY_FOURS && has_row(row))
+                F32x4s(a.state_out).v[(at + c) / 4] =
+                    vec4(s[i][j], s[i][min(j + 1, last)], s[i][min(j + 2, last)], s[i][min(j + 3, last)]);
+            if (!BY_FOURS && has_row(row) && has_col(c))
+                F32s(a.state_out).v[at + c] = s[i][j];
+        }
     }
 }
 
@@ -308,8 +307,8 @@ vec2 row_products(uint i)
     vec2 sums = vec2(0.0);
     [[unroll]] for (uint j = 0; j < COLS; j++) {
         if (BY_CHANNEL != 0)
-            s[i % KEPT][j] *= d[j];
-        sums = fma(vec2(s[i % KEPT][j]), vec2(k[j], q[j]), sums);
+            s[i][j] *= d[j];
+        sums = fma(vec2(s[i][j]), vec2(k[j], q[j]), sums);
     }
     return row_sums(sums);
 }
@@ -320,39 +319,9 @@ void update_row(uint i, uint part, uint row, vec2 products)
     float v = conv_out[2 * K_DIM + min(row, V_ROWS - 1)];
     float update = by.beta * (v - by.decay * products.x * by.k_scale) * by.k_scale;
     [[unroll]] for (uint j = 0; j < COLS; j++)
-        s[i % KEPT][j] = fma(update, k[j], by.decay * s[i % KEPT][j]);
+        s[i][j] = fma(update, k[j], by.decay * s[i][j]);
     if (part == 0 && has_row(row))
         core[row] = fma(update, by.kq, by.decay * products.y) * by.q_scale;
-}
-
-// Computes all rows of token t, which are in registers, and stores them if something follows that reads them.
-void walk_all(uint head, uint part, uint row0, uint t)
-{
-    vec2 products[ROWS];
-    [[unroll]] for (uint i = 0; i < ROWS; i++)
-        products[i] = row_products(i);
-    barrier();
-    [[unroll]] for (uint i = 0; i < ROWS; i++)
-        update_row(i, part, row0 + i * ROW_STEP, products[i]);
-    if (!IS_CHAIN && t + 1 < a.n)
-        return;
-    find_target(t);
-    keep_window(head);
-    [[unroll]] for (uint i = 0; i < ROWS; i++)
-        store_row(head, part, row0, i);
-}
-
-// STREAMS: computes and stores one row after the other. A row's load starts before the store of an earlier one.
-void walk_streamed(uint head, uint part, uint row0)
-{
-    keep_window(head);
-    barrier();
-    [[unroll]] for (uint i = 0; i < ROWS; i++) {
-        if (i + KEPT - 1 < ROWS)
-            load_row(head, part, row0, i + KEPT - 1);
-        update_row(i, part, row0 + i * ROW_STEP, row_products(i));
-        store_row(head, part, row0, i);
-    }
 }
 
 void main()
@@ -366,9 +335,8 @@ void main()
         load_taps(head, t);
         if (has_outputs())
             load_outputs(head, t);
-        [[unroll]] for (uint i = 0; i < (STREAMS ? KEPT - 1 : ROWS); i++)
-            if (t == 0)
-                load_row(head, part, row0, i);
+        if (t == 0)
+            load_state(head, part, row0);
         find_decays(head, t);
         convolve();
         if (is_last_subgroup())
@@ -377,10 +345,17 @@ void main()
         if (is_last_subgroup())
             find_scales();
         load_qk(part);
-        if (STREAMS)
-            walk_streamed(head, part, row0);
-        else
-            walk_all(head, part, row0, t);
+        vec2 products[ROWS];
+        [[unroll]] for (uint i = 0; i < ROWS; i++)
+            products[i] = row_products(i);
+        barrier();
+        [[unroll]] for (uint i = 0; i < ROWS; i++)
+            update_row(i, part, row0 + i * ROW_STEP, products[i]);
+        if (IS_CHAIN || t + 1 == a.n) {
+            find_target(t);
+            keep_window(head);
+            store_state(head, part, row0);
+        }
         barrier();
         if (has_outputs())
             store_outputs(head, t);

@@ -1,10 +1,8 @@
 /* bench_delta - the speed of the gated delta net in all of its forms, with the dims of Qwen3.5-35B-A3B.
  *
- *   bench_delta [--device D] [--tiles] [--by-channel] [--sequences] TOKENS [REPS]
+ *   bench_delta [--device D] [--tiles] [--by-channel] TOKENS [REPS]
  *     --tiles        afterwards, delta_prefill_walk with its work divided in other ways
  *     --by-channel   Kimi Delta Attention, with Ling-3.0-flash's dims
- *     --sequences    instead, one token of each of TOKENS sequences, divided in several ways, and the bytes of
- *                    states that are read and written in a second
  *
  * Prints, for a chunk of TOKENS, the device's time, the fastest of REPS (3), each kernel's part of it, and
  * the processor's time, which is the one that counts on software devices. Compares the outputs of the three
@@ -15,7 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "args.h"
 #include "base/err.h"
 #include "base/mem.h"
 #include "bench.h"
@@ -26,8 +23,8 @@ struct bench {
     struct exec_buffer proj, conv, a_log, bias, norm, windows, state, scratch, out;
     struct delta_shape shape;
     bool by_channel;
-    uint32_t n, channels, stride, sequences; /* sequences: that have a token each, or 1 */
-    float *first;                            /* the first form's output; then another's */
+    uint32_t n, channels, stride;
+    float *first; /* the first form's output; then another's */
     float *other;
 };
 
@@ -64,7 +61,7 @@ static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
         b->shape.by_channel = b->shape.sigmoid = true;
         b->shape.lower = -5;
     }
-    uint64_t n = b->n, outputs = n * s->n_v * s->v_dim, sequences = b->sequences;
+    uint64_t n = b->n, outputs = n * s->n_v * s->v_dim;
     b->channels = 2 * s->n_k * s->k_dim + s->n_v * s->v_dim;
     b->stride = b->channels + s->n_v * (s->v_dim + 1) + delta_decays(s);
     const struct exec_caps caps = exec_get_caps(b->x);
@@ -77,48 +74,37 @@ static int prepare(struct bench *b, const char *device, struct moeflux_err *e)
                {&b->a_log, s->n_v, -3, 2.3f},
                {&b->bias, delta_decays(s), -2, 2},
                {&b->norm, s->v_dim, 0.5f, 1.5f},
-               {&b->windows, sequences * 2 * (s->conv_kernel - 1) * b->channels, -2, 2},
-               {&b->state, sequences * s->n_v * s->v_dim * s->k_dim, 0, 0},
+               {&b->windows, 2 * (uint64_t)(s->conv_kernel - 1) * b->channels, -2, 2},
+               {&b->state, (uint64_t)s->n_v * s->v_dim * s->k_dim, 0, 0},
                {&b->scratch, delta_scratch(s, &caps, b->n), 0, 0},
                {&b->out, outputs, 0, 0}};
     for (size_t i = 0; rc == 0 && i < sizeof all / sizeof *all; i++)
         rc = fill(b->x, all[i].to, all[i].n, all[i].low, all[i].high, e);
-    if (rc == 0)
-        rc = exec_reserve_records(b->x, b->sequences * sizeof(struct delta_args), e);
     b->first = rc == 0 ? mem_new(outputs, sizeof(float), e) : NULL;
     b->other = b->first ? mem_new(outputs, sizeof(float), e) : NULL;
     return rc < 0 ? rc : b->other ? 0 : ERR_MEMORY;
 }
 
-/* The call of all tokens, or that of a sequence's one token. */
-static struct delta_call call_of(const struct bench *b, uint32_t sequence)
-{
-    const struct delta_shape *s = &b->shape;
-    uint64_t window = (uint64_t)(s->conv_kernel - 1) * b->channels * sizeof(float), i = sequence,
-             state = b->state.address + i * s->n_v * s->v_dim * s->k_dim * sizeof(float),
-             windows = b->windows.address + i * 2 * window;
-    return (struct delta_call){.proj = b->proj.address + i * b->stride * sizeof(float),
-                               .conv = b->conv.address,
-                               .a_log = b->a_log.address,
-                               .dt_bias = b->bias.address,
-                               .norm = b->norm.address,
-                               .window_in = windows,
-                               .window_out = windows + window,
-                               .state = state,
-                               .state_out = state,
-                               .dst = b->out.address + i * s->n_v * s->v_dim * sizeof(float),
-                               .scratch = b->scratch.address,
-                               .n = b->n / b->sequences,
-                               .stride = b->stride,
-                               .z_at = b->channels,
-                               .b_at = b->channels + b->shape.n_v * b->shape.v_dim,
-                               .a_at = b->stride - delta_decays(&b->shape)};
-}
-
 /* Starts from a state of zeros. */
 static int run(struct bench *b, const struct delta *op, struct bench_time *t, struct moeflux_err *e)
 {
-    const struct delta_call call = call_of(b, 0);
+    uint64_t window = (uint64_t)(b->shape.conv_kernel - 1) * b->channels * sizeof(float);
+    const struct delta_call call = {.proj = b->proj.address,
+                                    .conv = b->conv.address,
+                                    .a_log = b->a_log.address,
+                                    .dt_bias = b->bias.address,
+                                    .norm = b->norm.address,
+                                    .window_in = b->windows.address,
+                                    .window_out = b->windows.address + window,
+                                    .state = b->state.address,
+                                    .state_out = b->state.address,
+                                    .dst = b->out.address,
+                                    .scratch = b->scratch.address,
+                                    .n = b->n,
+                                    .stride = b->stride,
+                                    .z_at = b->channels,
+                                    .b_at = b->channels + b->shape.n_v * b->shape.v_dim,
+                                    .a_at = b->stride - delta_decays(&b->shape)};
     bench_begin(b->x, t);
     exec_zero(b->x, &b->state, 0, b->state.bytes);
     delta_run(op, b->x, &call);
@@ -181,72 +167,26 @@ static int measure_tiles(struct bench *b, uint32_t reps, struct moeflux_err *e)
     return rc;
 }
 
-static int run_sequences(struct bench *b, const struct delta *op, struct bench_time *t, struct moeflux_err *e)
-{
-    struct delta_call calls[DELTA_CONCURRENT];
-    bench_begin(b->x, t);
-    for (uint32_t from = 0, n; from < b->sequences; from += n) {
-        n = (uint32_t)size_min(DELTA_CONCURRENT, b->sequences - from);
-        for (uint32_t i = 0; i < n; i++)
-            calls[i] = call_of(b, from + i);
-        if (from > 0)
-            exec_concurrent(b->x);
-        delta_run_concurrent(op, b->x, calls, n);
-    }
-    return bench_end(b->x, t, e);
-}
-
-static int measure_sequences(struct bench *b, uint32_t reps, struct moeflux_err *e)
-{
-    static const struct delta_stream ways[] = {{512, 0}, {512, 1}, {128, 2}, {128, 3}, {192, 2},
-                                               {256, 1}, {256, 2}, {256, 3}, {256, 0}, {1024, 0}};
-    double bytes = 2.0 * (double)b->state.bytes;
-    int rc = 0;
-    for (size_t i = 0; rc == 0 && i < sizeof ways / sizeof *ways; i++) {
-        struct delta op;
-        struct bench_time time, best = {0};
-        b->shape.stream = ways[i];
-        rc = delta_open(&op, b->x, &b->shape, e);
-        for (uint32_t r = 0; rc == 0 && r < reps; r++) {
-            rc = run_sequences(b, &op, &time, e);
-            bench_keep(&best, &time);
-        }
-        if (rc == 0)
-            printf("%u sequences, %4u lanes, %u rows held: %9.1f us, %6.0f GB/s\n", b->sequences,
-                   ways[i].workgroup, ways[i].held, (double)best.device_ns / 1e3,
-                   bytes / (double)best.device_ns);
-    }
-    return rc;
-}
-
 int main(int argc, char **argv)
 {
     const char *device = NULL;
-    bool tiles = false, by_channel = false, sequences = false;
+    bool tiles = false, by_channel = false;
     int at = 1;
     for (; at < argc && strncmp(argv[at], "--", 2) == 0; at++) {
         if (strcmp(argv[at], "--tiles") == 0)
             tiles = true;
         else if (strcmp(argv[at], "--by-channel") == 0)
             by_channel = true;
-        else if (strcmp(argv[at], "--sequences") == 0)
-            sequences = true;
         else if (strcmp(argv[at], "--device") == 0 && at + 1 < argc)
             device = argv[++at];
     }
     struct bench b = {.n = at < argc ? (uint32_t)strtoul(argv[at], NULL, 10) : 0, .by_channel = by_channel};
     uint32_t reps = at + 1 < argc ? (uint32_t)strtoul(argv[at + 1], NULL, 10) : 3;
     if (b.n == 0 || reps == 0)
-        return fprintf(stderr,
-                       "usage: bench_delta [--device D] [--tiles] [--by-channel] [--sequences] TOKENS "
-                       "[REPS]\n"),
-               2;
+        return fprintf(stderr, "usage: bench_delta [--device D] [--tiles] [--by-channel] TOKENS [REPS]\n"), 2;
     struct moeflux_err e = {0};
-    b.sequences = sequences ? b.n : 1;
     int rc = prepare(&b, device, &e);
-    if (rc == 0 && sequences)
-        rc = measure_sequences(&b, reps, &e);
-    for (enum delta_form form = DELTA_SINGLE; rc == 0 && !sequences && form <= DELTA_BLOCKS; form++)
+    for (enum delta_form form = DELTA_SINGLE; rc == 0 && form <= DELTA_BLOCKS; form++)
         rc = measure(&b, form, reps, &e);
     if (rc == 0 && tiles)
         rc = measure_tiles(&b, reps, &e);

@@ -39,22 +39,15 @@ struct delta_tile {
     uint32_t workgroup, parts, each, stage;
 };
 
-/* How delta_decode divides a head of one of many sequences: lanes of its workgroup, and rows that a lane has in
- * registers at once. Fewer than all of its rows are read and written in turns. */
-struct delta_stream {
-    uint32_t workgroup, held;
-};
-
 struct delta_shape {
     uint32_t n_k, n_v, k_dim, v_dim, conv_kernel;
     float eps;
     enum delta_form form;
-    struct delta_tile tile;     /* zeros: chosen by the device and the dims */
-    bool sigmoid;               /* the output gate is sigmoid(z) */
-    bool tiled;                 /* order of the value heads */
-    bool by_channel;            /* a decay for each key channel */
-    float lower;                /* by_channel: lower bound of the decay's logarithm; 0: none */
-    struct delta_stream stream; /* zeros: chosen by the program */
+    struct delta_tile tile; /* zeros: chosen by the device and the dims */
+    bool sigmoid;           /* the output gate is sigmoid(z) */
+    bool tiled;             /* order of the value heads */
+    bool by_channel;        /* a decay for each key channel */
+    float lower;            /* by_channel: lower bound of the decay's logarithm; 0: none */
 };
 
 /* Returns the decays of a token. */

@@ -11,8 +11,9 @@
  * over the row. DECODE_GROUP: lanes of a head. The work besides the rows, which all lanes of a workgroup take
  * part in, takes longer the more there are (H200, 35B-A3B: 6.2 us with 512, 6.5 with 1,024). */
 enum { DECODE_PARTS = 8, DECODE_GROUP = 512 };
-/* Workgroups for many sequences: several fit a processor, so some load while others compute and store. */
-enum { STREAM_GROUP = 256, STREAM_HELD = 2 };
+/* EACH_GROUP: lanes of a head of one of many sequences. Several such workgroups fit a processor, so that some load
+ * states while others compute (H200, 128 sequences: 155 us with 256 lanes, 180 with 512, 196 with 1,024). */
+enum { EACH_GROUP = 256 };
 
 static uint32_t parts_for(const struct exec_caps *c, uint32_t k_dim)
 {
@@ -156,18 +157,18 @@ static uint32_t decode_group(const struct exec_caps *c, uint32_t rows, uint32_t 
     return (uint32_t)size_min(lanes, c->max_workgroup - c->max_workgroup % c->subgroup_size);
 }
 
-/* One way to run delta_decode: workgroups of a head, their lanes, lanes of a row, rows that a lane holds. */
+/* One way to run delta_decode: workgroups of a head, their lanes, lanes of a row. */
 struct decode_way {
-    uint32_t blocks, workgroup, parts, held;
+    uint32_t blocks, workgroup, parts;
 };
-enum { DECODE_SPECS = 13 };
+enum { DECODE_SPECS = 12 };
 
 static void decode_spec(const struct delta_shape *s, const struct exec_caps *caps, const struct decode_way *w,
                         uint32_t spec[DECODE_SPECS])
 {
     const uint32_t all[DECODE_SPECS] = {
-        caps->subgroup_size, w->workgroup, w->parts, s->k_dim,      s->v_dim,      s->conv_kernel, w->blocks,
-        s->n_v / s->n_k,     s->sigmoid,   s->tiled, s->by_channel, lower_bits(s), w->held};
+        caps->subgroup_size, w->workgroup,    w->parts,   s->k_dim, s->v_dim,      s->conv_kernel,
+        w->blocks,           s->n_v / s->n_k, s->sigmoid, s->tiled, s->by_channel, lower_bits(s)};
     memcpy(spec, all, sizeof all);
 }
 
@@ -199,7 +200,7 @@ static int open_shared(struct delta *op, struct exec *x, uint32_t parts, struct 
     op->gpu.has_shared = s->v_dim % HEAD_SQUARES == 0 && (pays || s->form == DELTA_SHARED);
     if (!op->gpu.has_shared)
         return 0;
-    decode_spec(s, &caps, &(struct decode_way){HEAD_SQUARES, lanes, parts, 0}, spec);
+    decode_spec(s, &caps, &(struct decode_way){HEAD_SQUARES, lanes, parts}, spec);
     int rc =
         exec_kernel(x, &op->gpu.shared, "delta_decode", sizeof(struct delta_args), spec, DECODE_SPECS, e);
     return rc < 0 ? rc : open_records(x, &op->gpu.shared_each, &op->gpu.shared_chain, spec, spec, e);
@@ -215,14 +216,10 @@ int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
                        "delta net: heads of %u and %u channels do not fit %u bytes of shared memory",
                        s->k_dim, s->v_dim, caps.max_shared_bytes);
     uint32_t parts = parts_for(&caps, s->k_dim), spec[DECODE_SPECS], each[DECODE_SPECS];
-    const struct delta_stream stream =
-        s->stream.workgroup ? s->stream : (struct delta_stream){STREAM_GROUP, STREAM_HELD};
-    decode_spec(s, &caps,
-                &(struct decode_way){1, decode_group(&caps, s->v_dim, parts, DECODE_GROUP), parts, 0}, spec);
-    decode_spec(
-        s, &caps,
-        &(struct decode_way){1, decode_group(&caps, s->v_dim, parts, stream.workgroup), parts, stream.held},
-        each);
+    const struct decode_way one = {1, decode_group(&caps, s->v_dim, parts, DECODE_GROUP), parts},
+                            many = {1, decode_group(&caps, s->v_dim, parts, EACH_GROUP), parts};
+    decode_spec(s, &caps, &one, spec);
+    decode_spec(s, &caps, &many, each);
     int rc =
         exec_kernel(x, &op->gpu.single, "delta_decode", sizeof(struct delta_args), spec, DECODE_SPECS, e);
     if (rc == 0)

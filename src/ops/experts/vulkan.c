@@ -198,10 +198,11 @@ static void lay_out_down(const struct exec_caps *c, const struct experts_shape *
                          uint32_t most, uint32_t spec[DOWN_N_SPEC])
 {
     uint32_t longest = (uint32_t)size_max(s->inner, s->shared_inner), lanes = 1;
+    uint32_t unit = gemv_tile_unit(d->formats);
     uint32_t slots = (uint32_t)size_min(d->slots, c->max_workgroup / c->subgroup_size);
-    slots = (uint32_t)size_max(1, size_min(slots, most / PRODUCT_COLS));
-    uint32_t area = (uint32_t)size_min(d->is_shared ? d->inner : longest,
-                                       (uint64_t)(most / slots / PRODUCT_COLS) * PRODUCT_COLS);
+    slots = (uint32_t)size_max(1, size_min(slots, most / unit));
+    uint32_t area =
+        (uint32_t)size_min(d->is_shared ? d->inner : longest, (uint64_t)(most / slots / unit) * unit);
     uint32_t teams =
         (uint32_t)size_max(1, size_min(DOWN_GROUP, c->max_workgroup) / ((uint64_t)slots * c->subgroup_size));
     /* Counts 16-byte pieces of a row of 4-bit codes, which have the most columns. */

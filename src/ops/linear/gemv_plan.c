@@ -27,12 +27,19 @@ static uint32_t round_down_pow2(uint32_t n)
     return n;
 }
 
-/* Returns the columns of equal tiles, each at most half of shared memory. */
-static uint32_t tile_for(const struct exec_caps *c, uint32_t cols, uint32_t tokens)
+uint32_t gemv_tile_unit(uint64_t formats)
 {
-    uint32_t most = (c->max_shared_bytes / 2 / tokens - 128) / 4;
-    most -= most % PRODUCT_COLS;
-    return (uint32_t)size_round_up(div_up(cols, div_up(cols, most)), PRODUCT_COLS);
+    uint32_t group =
+        format_part_is_block(formats) ? format_of(FORMAT_WORD_NUMBER(format_constant(formats)))->group : 0;
+    return (uint32_t)size_max(group, PRODUCT_COLS);
+}
+
+/* Returns the columns of equal tiles, each at most half of shared memory. */
+static uint32_t tile_for(const struct exec_caps *c, const struct gemv_shape *s, uint32_t tokens)
+{
+    uint32_t unit = gemv_tile_unit(s->formats), most = (c->max_shared_bytes / 2 / tokens - 128) / 4;
+    most -= most % unit;
+    return (uint32_t)size_round_up(div_up(s->cols, div_up(s->cols, most)), unit);
 }
 
 static uint32_t processors_of(const struct exec_caps *c)
@@ -216,7 +223,7 @@ uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s)
     const struct exec_caps c = exec_get_caps(x);
     struct gemv_plan unused;
     uint32_t least = stream_cols(&c, s), most = (uint32_t)(stream_bytes(&c) / 2 / sizeof(float)), cols = 0;
-    if (least == 0 || tile_for(&c, s->cols, 1) == s->cols || stream_blocks(&c, s, &unused))
+    if (least == 0 || tile_for(&c, s, 1) == s->cols || stream_blocks(&c, s, &unused))
         return 0;
     for (uint32_t n = least; n <= most; n += least)
         cols = s->cols % n == 0 ? n : cols;
@@ -228,7 +235,7 @@ uint32_t gemv_part_cols(const struct exec *x, const struct gemv_shape *s)
  * 7,168: 2 us of 10 less on an H100). */
 static bool is_whole(const struct exec_caps *c, const struct gemv_shape *s, struct share *out)
 {
-    bool fits = tile_for(c, s->cols, s->tokens) == s->cols;
+    bool fits = tile_for(c, s, s->tokens) == s->cols;
     bool may = s->tokens == 1 && s->n_apart > 0 && stream_cols(c, s) == 0 &&
                (uint64_t)s->cols * sizeof(float) <= stream_bytes(c);
     bool is_few = s->tokens == 1 && s->matrices == 1 && s->rows <= 2 * processors_of(c);
@@ -272,7 +279,7 @@ enum { PAIRS_LANES = 512 };
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
 {
     const struct exec_caps c = exec_get_caps(x);
-    uint32_t tile = tile_for(&c, s->cols, s->tokens), subgroup = c.subgroup_size;
+    uint32_t tile = tile_for(&c, s, s->tokens), subgroup = c.subgroup_size;
     uint32_t processors = processors_of(&c);
     /* A piece of a block format takes several times as many registers as others. */
     uint32_t rows = s->tokens > 1 ? 2 : (format_part_is_block(s->formats) ? 2 : 4) / s->matrices;
@@ -308,9 +315,12 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
 /* Returns the bytes of shared memory of kernels/lib/gemv.glsl for one matrix, with a code book. */
 static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
 {
-    uint64_t book = FORMAT_WORD_SCHEME(p->spec[GEMV_FORMATS]) == SCHEME_BLOCK ? GEMV_BOOK_BYTES : 0;
+    bool is_block = FORMAT_WORD_SCHEME(p->spec[GEMV_FORMATS]) == SCHEME_BLOCK;
+    uint64_t book = is_block ? GEMV_BOOK_BYTES : 0;
     uint32_t subgroups = p->workgroup / p->spec[GEMV_SUBGROUP];
-    uint64_t vectors = (uint64_t)16 * 8 * (p->spec[GEMV_TILE] / 32 + 1), sums = sizeof(float) * subgroups;
+    /* gemv_blocks.glsl also has the sums of quarters. */
+    uint64_t vectors = (uint64_t)16 * (is_block ? 9 : 8) * (p->spec[GEMV_TILE] / 32 + 1),
+             sums = sizeof(float) * subgroups;
     return book + tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
 }
 

@@ -23,8 +23,8 @@ enum {
     GEMV_STREAM,
     GEMV_N_SPEC
 };
-/* Most bytes of shared memory of a code book (kernels/lib/dequant_blocks.glsl). */
-enum { GEMV_BOOK_BYTES = 4096 };
+/* Most bytes of shared memory of a code book (kernels/lib/dequant_blocks.glsl): one copy; with gemv.glsl's. */
+enum { BOOK_BYTES = 4096, GEMV_BOOK_BYTES = 8192 };
 struct gemv_shape {
     uint32_t rows; /* rows of all segments and experts of the dispatch */
     uint32_t cols;
@@ -40,6 +40,8 @@ struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
 };
+/* Returns the columns of which a tile is a multiple: pieces of a block format may need all columns of a block. */
+uint32_t gemv_tile_unit(uint64_t formats);
 /* Returns the pieces of a row as kernels/lib/gemv_lanes.glsl and, if gemv_has_steps, gemv_extended.glsl cut
  * it; 0: their number differs between these formats. */
 uint32_t gemv_pieces(uint32_t cols, uint64_t formats);
