@@ -17,6 +17,7 @@
 // variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk blkdenorm
 #version 460
 #include "lib/memory.glsl"
+#define BY_PARTS // rows are short: the code of scales of a piece costs more than its loads save
 #include "lib/gemv.glsl"
 #include "lib/math.glsl"
 

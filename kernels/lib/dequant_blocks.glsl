@@ -64,18 +64,7 @@ const uint BOOK_WORDS = IS(IQ2_XXS)             ? CODEBOOK_IQ2_XXS_ENTRIES / 2 :
                         IS_IQ4 || IS_E2M1       ? 256 :
                                                   0;
 const bool HAS_BOOK = BOOK_WORDS > 0;
-// A product of few tokens looks up so often that bank conflicts count. Lanes use different copies of a word.
-#ifdef GEMV_GLSL
-const uint COPIES = IS_IQ4 || IS_E2M1 ? 8 : 1;
-#else
-const uint COPIES = 1;
-#endif
-shared uint book[BOOK_WORDS > 0 ? BOOK_WORDS * COPIES : 1];
-
-uint book_word(uint i)
-{
-    return book[COPIES > 1 ? i * COPIES + gl_SubgroupInvocationID % COPIES : i];
-}
+shared uint book[BOOK_WORDS > 0 ? BOOK_WORDS : 1];
 
 #define BOOK_WORD(word) uint(word)
 const uvec4 IQ4_BYTES = uvec4(CODEBOOK_IQ4(BOOK_WORD));
@@ -106,17 +95,15 @@ void fill_book(uvec2 books)
     // Mesa 22 folds a constant choice between vectors wrongly, between numbers correctly.
     uvec4 bytes = uvec4(IS_IQ4 ? IQ4_BYTES.x : E2M1_BYTES.x, IS_IQ4 ? IQ4_BYTES.y : E2M1_BYTES.y,
                         IS_IQ4 ? IQ4_BYTES.z : E2M1_BYTES.z, IS_IQ4 ? IQ4_BYTES.w : E2M1_BYTES.w);
-    for (uint at = gl_LocalInvocationID.x; at < BOOK_WORDS * COPIES; at += WORKGROUP) {
-        uint i = at / COPIES;
-        book[at] = HAS_ENTRIES ? Words(books).v[BOOK_AT + i] :
-                                 (byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8) ^ 0x8080u;
-    }
+    for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP)
+        book[i] = HAS_ENTRIES ? Words(books).v[BOOK_AT + i] :
+                                (byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8) ^ 0x8080u;
 }
 
 // Returns entry i of 16 bits.
 uint book_entry(uint i)
 {
-    return book_word(i >> 1) >> 16 * (i & 1u) & 0xffffu;
+    return book[i >> 1] >> 16 * (i & 1u) & 0xffffu;
 }
 
 // ------------------------------------------------------------------------------------------------- loading
@@ -341,38 +328,34 @@ Part load_part_of(Block b, uint part)
 
 // --------------------------------------------------------------------------------------------------- pieces
 //
-// A byte of the K formats has codes of several parts. A piece is what a lane takes in a product of few tokens:
-// four quarters, of several parts, that have their bytes in common, so that each byte is loaded once.
-//   strided   four parts share bytes: quarter g of each of the parts 4 h .. 4 h + 3 is piece 4 h + g
-//   paired    two parts do: a half of each of the parts 2 h, 2 h + 1
-// In other formats a piece is a part.
-const bool IS_STRIDED = IS(Q2_K) || IS(Q3_K) || IS(Q6_K) || IS(TQ2_0), IS_PAIRED = IS(Q4_K) || IS(Q5_K);
+// A byte of some formats has codes of four parts. A piece is what a lane takes in a product of few tokens: quarter
+// g of each of the parts 4 h .. 4 h + 3 is piece 4 h + g, so that each byte is loaded once. In other formats, and
+// with BY_PARTS, a piece is a part. (Q4_K's bytes have codes of two parts, each with one scale: pieces of both
+// need twice as many scales and are no faster.)
+#ifdef BY_PARTS
+const bool IS_STRIDED = false;
+#else
+const bool IS_STRIDED = IS(Q2_K) || IS(Q3_K) || IS(Q6_K) || IS(TQ2_0);
+#endif
 // Quarters of a piece that have a scale in common.
 const uint SCALED = BLOCK_COLS > 0 ? (IS_STRIDED ? 1 : 2) : 0;
 
 // Return the part, and the quarter in it, that is quarter j of a piece.
 uint piece_part(uint piece, uint j)
 {
-    return IS_STRIDED ? (piece & 4u) + j : IS_PAIRED ? (piece & 6u) + (j >> 1) : piece;
+    return IS_STRIDED ? (piece & 4u) + j : piece;
 }
 
 uint piece_quarter(uint piece, uint j)
 {
-    return IS_STRIDED ? piece & 3u : IS_PAIRED ? 2 * (piece & 1u) + (j & 1u) : j;
+    return IS_STRIDED ? piece & 3u : j;
 }
 
 // Returns columns 4 * c4 .. in the order of pieces: eight times the piece's number plus their place in it.
 uint piece_vec(uint c4)
 {
-    uint part = c4 >> 3 & 7u, quarter = c4 >> 1 & 3u, piece = part, j = quarter;
-    if (IS_STRIDED) {
-        piece = (part & 4u) + quarter;
-        j = part & 3u;
-    } else if (IS_PAIRED) {
-        piece = (part & 6u) + (quarter >> 1);
-        j = 2 * (part & 1u) + (quarter & 1u);
-    }
-    return IS_STRIDED || IS_PAIRED ? (c4 & ~63u) + 8 * piece + 2 * j + (c4 & 1u) : c4;
+    uint part = c4 >> 3 & 7u, quarter = c4 >> 1 & 3u;
+    return IS_STRIDED ? (c4 & ~63u) + 8 * ((part & 4u) + quarter) + 2 * (part & 3u) + (c4 & 1u) : c4;
 }
 
 // Loads the scales of a strided piece's parts: a block's scale and offset, then the bytes.
@@ -397,29 +380,19 @@ uvec4 load_strided_head(Block b, uint piece)
 
 Part load_piece_of(Block b, uint piece)
 {
-    Part p;
-    uint part = piece_part(piece, 0), first = piece_quarter(piece, 0);
-    if (!IS_STRIDED && !IS_PAIRED)
+    if (!IS_STRIDED)
         return load_part_of(b, piece);
-    p.head = IS_STRIDED ? load_strided_head(b, piece) : load_head(b, part);
-    if (IS_STRIDED) {
-        uvec2 low = words_at(b, low_place(part, first)), other = low, high = uvec2(0);
-        if (IS(Q6_K))
-            other = words_at(b, low_place(part + 1, first));
-        if (HAS_HIGH)
-            high = words_at(b, high_place(part) + 8 * first);
-        [[unroll]] for (uint j = 0; j < QUARTERS; j++) {
-            p.low[j] = (j & 1u) == 0 ? low : other;
-            p.high[j] = high;
-        }
-    } else {
-        uvec4 low = wide_at(b, low_place(part, first)), high = uvec4(0);
-        if (HAS_HIGH)
-            high = wide_at(b, high_place(part) + 8 * first);
-        [[unroll]] for (uint j = 0; j < QUARTERS; j++) {
-            p.low[j] = (j & 1u) == 0 ? low.xy : low.zw;
-            p.high[j] = (j & 1u) == 0 ? high.xy : high.zw;
-        }
+    uint part = piece_part(piece, 0), quarter = piece_quarter(piece, 0);
+    uvec2 low = words_at(b, low_place(part, quarter)), other = low, high = uvec2(0);
+    if (IS(Q6_K))
+        other = words_at(b, low_place(part + 1, quarter));
+    if (HAS_HIGH)
+        high = words_at(b, high_place(part) + 8 * quarter);
+    Part p;
+    p.head = load_strided_head(b, piece);
+    [[unroll]] for (uint j = 0; j < QUARTERS; j++) {
+        p.low[j] = (j & 1u) == 0 ? low : other;
+        p.high[j] = high;
     }
     return p;
 }
@@ -521,7 +494,7 @@ vec2 piece_scales(uvec4 h, uint piece, uint j)
 {
     if (IS_STRIDED)
         return strided_scales(h, piece, j);
-    return scales_of(h, piece_part(piece, j), j >> 1);
+    return scales_of(h, piece, j >> 1);
 }
 
 // Spreads four bits over the lowest bits of four bytes.
@@ -640,7 +613,7 @@ uvec2 ternary_bytes(uvec2 low, uint part, uint j)
 uint book_bytes(uint nibbles)
 {
     uint pairs = nibbles | nibbles >> 4;
-    return book_word(pairs & 0xffu) | book_word(pairs >> 16 & 0xffu) << 16;
+    return book[pairs & 0xffu] | book[pairs >> 16 & 0xffu] << 16;
 }
 
 // Returns the bytes of the codes of quarter j.

@@ -67,7 +67,7 @@ float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
     bool has_norm = !addr_is_null(norm);
     if (IS_WHOLE && TILE / 4 == LOADS * WORKGROUP && WORKGROUP % 64 == 0) {
         // All addresses are at constant distances from this invocation's first.
-        uint mine = gl_LocalInvocationID.x, vec = piece_vec(mine), to = xs_index(t, vec);
+        uint mine = gl_LocalInvocationID.x, to = xs_index(t, piece_vec(mine));
         uvec2 x_at = addr_add(x, 4 * at + 16 * mine), norm_at = addr_add(norm, 16 * mine);
         [[unroll]] for (uint k = 0; k < LOADS; k++) {
             vec4 v = F32x4s(x_at).v[k * WORKGROUP];
@@ -75,7 +75,6 @@ float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
             if (has_norm)
                 v *= F32x4s(norm_at).v[k * WORKGROUP];
             xs[to + k * WORKGROUP / 8] = v;
-            keep_sum(t, vec + k * WORKGROUP, v);
         }
         return squares;
     }

@@ -35,25 +35,6 @@ const bool HAS_SUM = HAS_BIAS || ZERO > 0;
 const bool HAS_SUM = HAS_BIAS;
 #endif
 
-// The sums of x over quarters, which serve all rows: quarter j of piece i at [j][i].
-shared float quarter_sums[HAS_SUM ? TOKENS * 4 * (UNITS + 1) : 1];
-
-uint quarter_sum_index(uint t, uint vec)
-{
-    return (4 * t + (vec >> 1 & 3u)) * (UNITS + 1) + (vec >> 3);
-}
-
-// Keeps the sum of two neighbouring invocations' columns. vec: in the order of pieces (piece_vec).
-void keep_sum(uint t, uint vec, vec4 v)
-{
-    if (!HAS_SUM)
-        return;
-    float sum = sum_on(v, 0.0);
-    sum += subgroupShuffleXor(sum, 1);
-    if ((vec & 1u) == 0)
-        quarter_sums[quarter_sum_index(t, vec)] = sum;
-}
-
 // Returns four bytes minus ZERO, or, as float16 denormals, the bytes times 2^-24.
 vec4 numbers_in(uint bytes)
 {
@@ -63,8 +44,9 @@ vec4 numbers_in(uint bytes)
     return vec4(even.x, odd.x, even.y, odd.y);
 }
 
-// Adds the quarters of a step, from `first` on, that have a scale in common. vec: the piece's first four columns.
-void add_quarters(inout float acc[MAX_ACC], Step s, uint vec, uint first)
+// Adds the quarters of a step, from `first` on, that have a scale in common. x_at: the place of the piece's first
+// columns in the tile.
+void add_quarters(inout float acc[MAX_ACC], Step s, uint x_at, uint first)
 {
     const uint n_rows = MATRICES * ROWS;
     vec2 parts[MAX_ACC];
@@ -76,10 +58,11 @@ void add_quarters(inout float acc[MAX_ACC], Step s, uint vec, uint first)
     [[unroll]] for (uint j = first; j < first + SCALED; j++) {
         vec4 x[4], y[4];
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-            x[t] = xs[xs_index(t, vec + 2 * j)];
-            y[t] = xs[xs_index(t, vec + 2 * j + 1)];
+            uint at = x_at + t * XS_STRIDE + 2 * j * (UNITS + 1);
+            x[t] = xs[at];
+            y[t] = xs[at + UNITS + 1];
             if (HAS_SUM)
-                sum[t] += quarter_sums[quarter_sum_index(t, vec + 2 * j)];
+                sum[t] = sum_on(y[t], sum_on(x[t], sum[t]));
         }
         [[unroll]] for (uint r = 0; r < n_rows; r++) {
             uvec2 bytes = bytes_of(s.parts[r].head, s.parts[r].low[j], s.parts[r].high[j],
@@ -106,6 +89,8 @@ void add_quarters(inout float acc[MAX_ACC], Step s, uint vec, uint first)
 // Adds one step, columns from 4 * c4 on of the tile.
 void add_step(inout float acc[MAX_ACC], const uint format, Step s, uint c4)
 {
+    // The vec4s of a piece lie in different rows of one column of the transposed layout.
+    uint at = xs_index(0, c4);
     [[unroll]] for (uint j = 0; j < QUARTERS; j += SCALED)
-        add_quarters(acc, s, c4, j);
+        add_quarters(acc, s, at, j);
 }

@@ -75,6 +75,18 @@ uint xs_index(uint t, uint c4)
     return t * XS_STRIDE + (c4 & 7u) * (UNITS + 1) + (c4 >> 3);
 }
 
+#ifndef BLOCKS
+uint piece_vec(uint c4)
+{
+    return c4;
+}
+#endif
+
+// c4: in the order of columns.
+void xs_put(uint t, uint c4, vec4 v)
+{
+    xs[xs_index(t, piece_vec(c4))] = v;
+}
 
 uint block_row()
 {
@@ -128,25 +140,6 @@ float sum_on(vec4 x, float sum)
 #else
 #include "lib/gemv_basic.glsl"
 #endif
-
-#ifndef BLOCKS
-uint piece_vec(uint c4)
-{
-    return c4;
-}
-
-void keep_sum(uint t, uint vec, vec4 v)
-{
-}
-#endif
-
-// c4: in the order of columns. Neighbouring invocations have neighbouring c4, an even number of them.
-void xs_put(uint t, uint c4, vec4 v)
-{
-    uint vec = piece_vec(c4);
-    xs[xs_index(t, vec)] = v;
-    keep_sum(t, vec, v);
-}
 
 #ifdef BLOCKS
 const bool LOADS_IN_LOOP = true; // a load is so much code that each copy of it is a third of glslc's time

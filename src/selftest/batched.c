@@ -259,7 +259,8 @@ void selftest_batched_cases(struct kernel_test *l)
         {1, {70}, {FORMAT_Q4}, 4096, false, true, 128},
         {1, {131}, {FORMAT_MXFP4}, 384, true, false, 0},
         {2, {131, 70}, {FORMAT_G_IQ2_S, FORMAT_G_IQ2_S}, 768, true, false, 0},
-        {1, {257}, {FORMAT_Q8}, 18432, true, true, 0}, /* long rows */
+        {1, {70}, {FORMAT_G_Q6_K}, 2816, true, true, 0}, /* tiles of whole blocks */
+        {1, {257}, {FORMAT_Q8}, 18432, true, true, 0},   /* long rows */
         {3, {33, 70, 129}, {FORMAT_F32, FORMAT_BF16, FORMAT_Q8}, 320, true, false, 0},
         {1, {37}, {FORMAT_BF16}, 33, true, true, 0},
         {1, {300}, {FORMAT_Q4}, 1024, true, false, 0}, /* wide, with 16 lanes */
@@ -314,7 +315,7 @@ void selftest_batched_cases(struct kernel_test *l)
     uint32_t most = exec_get_caps(l->side[KT_DEVICE]).max_invariant,
              n_products = sizeof products / sizeof *products;
     for (uint32_t i = 0; i < (kt_is_brief(l) ? (n_products + 1) / 2 : n_products); i++) {
-        l->is_rest = i > 3;
+        l->is_rest = i > 4;
         product_case(l, &products[i], most);
         if (!kt_is_brief(l))
             product_case(l, &products[i], 2 + i % 2);

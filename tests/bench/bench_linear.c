@@ -203,7 +203,7 @@ static int measure_shapes(struct chain *c, uint32_t format, uint32_t reps, struc
     const struct gemv_shape shape = {
         c->op[0].rows, c->op[0].cols, 1, format_set(format), 1, c->op[0].rows, 0};
     const struct gemv_plan chosen = gemv_plan_for(c->b->x, &shape);
-    uint32_t pieces = c->op[0].cols * format_of(format)->bits / 128;
+    uint32_t pieces = gemv_pieces(c->op[0].cols, format_set(format));
     int rc = 0;
     for (uint32_t lanes = 128; rc == 0 && lanes <= 512; lanes *= 2)
         for (uint32_t split = 1; rc == 0 && split <= 8; split *= 2)

@@ -9,7 +9,7 @@
 
 /* SIDE: invocations of a workgroup along the rows and along the tokens. MOST_SHARED: bytes of shared memory
  * of the largest tile, with a code book. */
-enum { SIDE = 16, MOST_SHARED = 22 * 1024 + BOOK_BYTES };
+enum { SIDE = 16, MOST_SHARED = 22 * 1024 + GEMV_BOOK_BYTES };
 
 bool gemm_is_possible(const struct exec *x)
 {
@@ -72,7 +72,7 @@ struct gemm_plan gemm_f16_plan_for(const struct exec *x, enum gemm_tile tile, ui
                                                         [GEMM_TILE_128] = {256, 4, 2, 4}};
     struct exec_caps c = exec_get_caps(x);
     const struct f16_shape *h = &shapes[tile];
-    while (h > shapes && f16_shared_bytes(h) + BOOK_BYTES > c.max_shared_bytes)
+    while (h > shapes && f16_shared_bytes(h) + GEMV_BOOK_BYTES > c.max_shared_bytes)
         h--;
     return (struct gemm_plan){.spec = {c.subgroup_size, h->group, h->rows, 8 * h->across, F16_DEPTH,
                                        format_constant(formats), h->along},

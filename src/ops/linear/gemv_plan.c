@@ -275,14 +275,26 @@ static bool streams_short(const struct exec_caps *c, const struct gemv_shape *s,
  * vector for few rows (GLM-4.5's experts, 2 x 1,536 x 5,120, H100: 12 us of 162 of a layer less). */
 enum { PAIRS_LANES = 512 };
 
+/* BLOCK_GROUPS: workgroups a processor from which on a subgroup takes more than two rows of a block format, whose
+ * pieces take several times as many registers as others (H200, Q4_K: 248,320 x 2,048 with 4 rows 129 us instead of
+ * 146; 2,048 x 4,096 7.2 instead of 6.3). */
+enum { BLOCK_GROUPS = 4 };
+
+/* Returns whether so many rows of `blocks` subgroups leave processors idle, or need too many registers. */
+static bool are_too_many(const struct gemv_shape *s, uint32_t processors, uint32_t blocks, uint32_t rows)
+{
+    uint32_t groups = div_up(s->rows, blocks * rows);
+    bool is_heavy = format_part_is_block(s->formats) && rows * s->matrices > 2;
+    return groups * 16 < processors * 15 || (is_heavy && groups < BLOCK_GROUPS * processors);
+}
+
 /* Rows that share a subgroup save reads of the vector; but every processor should have a workgroup. */
 struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
 {
     const struct exec_caps c = exec_get_caps(x);
     uint32_t tile = tile_for(&c, s, s->tokens), subgroup = c.subgroup_size;
     uint32_t processors = processors_of(&c);
-    /* A piece of a block format takes several times as many registers as others. */
-    uint32_t rows = s->tokens > 1 ? 2 : (format_part_is_block(s->formats) ? 2 : 4) / s->matrices;
+    uint32_t rows = s->tokens > 1 ? 2 : 4 / s->matrices;
     struct share h;
     bool whole = is_whole(&c, s, &h);
     tile = whole ? s->cols : tile;
@@ -293,8 +305,7 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
     else if (s->matrices > 1 && h.split > 1)
         h.lanes = PAIRS_LANES;
     uint32_t subgroups = subgroups_for(&c, h.lanes, h.split), blocks = subgroups / h.split;
-    while (rows > 1 &&
-           ((s->least && rows > s->least) || div_up(s->rows, blocks * rows) * 16 < processors * 15))
+    while (rows > 1 && ((s->least && rows > s->least) || are_too_many(s, processors, blocks, rows)))
         rows /= 2;
     struct gemv_plan stream;
     if (whole ? streams_short(&c, s, &h, &stream) : stream_blocks(&c, s, &stream))
@@ -315,12 +326,9 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
 /* Returns the bytes of shared memory of kernels/lib/gemv.glsl for one matrix, with a code book. */
 static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
 {
-    bool is_block = FORMAT_WORD_SCHEME(p->spec[GEMV_FORMATS]) == SCHEME_BLOCK;
-    uint64_t book = is_block ? GEMV_BOOK_BYTES : 0;
+    uint64_t book = FORMAT_WORD_SCHEME(p->spec[GEMV_FORMATS]) == SCHEME_BLOCK ? GEMV_BOOK_BYTES : 0;
     uint32_t subgroups = p->workgroup / p->spec[GEMV_SUBGROUP];
-    /* gemv_blocks.glsl also has the sums of quarters. */
-    uint64_t vectors = (uint64_t)16 * (is_block ? 9 : 8) * (p->spec[GEMV_TILE] / 32 + 1),
-             sums = sizeof(float) * subgroups;
+    uint64_t vectors = (uint64_t)16 * 8 * (p->spec[GEMV_TILE] / 32 + 1), sums = sizeof(float) * subgroups;
     return book + tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
 }
 

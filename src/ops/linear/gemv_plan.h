@@ -23,8 +23,8 @@ enum {
     GEMV_STREAM,
     GEMV_N_SPEC
 };
-/* Most bytes of shared memory of a code book (kernels/lib/dequant_blocks.glsl): one copy; with gemv.glsl's. */
-enum { BOOK_BYTES = 4096, GEMV_BOOK_BYTES = 8192 };
+/* Most bytes of shared memory of a code book (kernels/lib/dequant_blocks.glsl). */
+enum { GEMV_BOOK_BYTES = 4096 };
 struct gemv_shape {
     uint32_t rows; /* rows of all segments and experts of the dispatch */
     uint32_t cols;
