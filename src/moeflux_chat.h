@@ -59,6 +59,26 @@ struct moeflux_model *moeflux_chat_model(const struct moeflux_chat *c);
 /* Returns the tokenizer of the chat's model; NULL: it has none. Borrowed. */
 const struct moeflux_tokenizer *moeflux_chat_tokenizer(const struct moeflux_chat *c);
 
+/* Returns how requests without fields are answered, for a model whose file says nothing else: temperature 0.7,
+ * top_k 20, top_p 0.95, repeat_last_n 64, all else as in moeflux_sampler_defaults. */
+struct moeflux_sampler_options moeflux_request_sampler_defaults(void);
+/* Sets the options that `given` [MOEFLUX_N_SAMPLER_FIELDS] (NULL: none) does not mark to what a GGUF file says
+ * (general.sampling.*). Other models change nothing, nor do files that cannot be opened. As in llama.cpp, a
+ * negative temp or top_k is 0, and a penalty_last_n of -1 is the whole context. Errors: _FORMAT (a value is no
+ * number or out of range; *failed is the option's index in the table). */
+int moeflux_sampler_take_model(struct moeflux_sampler_options *o, const bool *given, const char *dir,
+                               size_t *failed, struct moeflux_err *e);
+
+enum {
+    MOEFLUX_MAX_LOGPROBS = 20, /* likeliest tokens, in addition to the chosen one (top_logprobs) */
+    MOEFLUX_MAX_DRAFT = 7,     /* tokens that are proposed at once (draft_max) */
+};
+/* Checks a value of the field draft: "off", "ngram", "mtp", "mtp:PATH", "auto" (NULL) or "file:PATH". Sets
+ * drafter, drafter_file (borrows from the value) and drafter_auto of `o`, if it is not NULL, to what answers
+ * with it need. name: begins the error. Errors: _USAGE. */
+int moeflux_options_use_draft(struct moeflux_options *o, const char *name, const char *draft,
+                              struct moeflux_err *e);
+
 /* Creates a request without fields. The caller owns *out (moeflux_request_free). Errors: _MEMORY. */
 int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e);
 void moeflux_request_free(struct moeflux_request *r); /* NULL is legal */

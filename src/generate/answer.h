@@ -79,7 +79,7 @@ struct answer_options {
     bool one_call;  /* the first call ends the answer */
     bool must_call; /* the constraint describes a call (tools_grammar) */
     bool logprobs;
-    uint32_t n_logprobs; /* number of likeliest tokens, at most LOGPROBS_MAX */
+    uint32_t n_logprobs; /* number of likeliest tokens, at most MOEFLUX_MAX_LOGPROBS */
     struct draft_options draft;
     /* The answer without its thinking must fit it; NULL: any text. Advanced by each token. */
     struct constraint *constraint;

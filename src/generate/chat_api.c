@@ -20,7 +20,6 @@
 #include "generate/choice.h"
 #include "generate/constrain.h"
 #include "generate/generator.h"
-#include "generate/model_sampling.h"
 #include "generate/prefill.h"
 #include "generate/prompt_cache.h"
 #include "generate/request.h"
@@ -45,13 +44,13 @@ struct worker {
 /* Takes the sampling of the model's file, without the values that cannot be used. */
 static int take_sampling(struct moeflux_chat *c, struct moeflux_err *e)
 {
-    bool skipped[SAMPLER_N_FIELDS] = {false};
+    bool skipped[MOEFLUX_N_SAMPLER_FIELDS] = {false};
     struct moeflux_err why;
     size_t bad;
     int rc;
     do {
         c->defaults = request_defaults();
-        rc = model_sampling_take(&c->defaults.sampling, skipped, c->generator.dir, &bad, &why);
+        rc = moeflux_sampler_take_model(&c->defaults.sampling, skipped, c->generator.dir, &bad, &why);
         if (rc != ERR_FORMAT)
             break;
         skipped[bad] = true;
@@ -163,7 +162,7 @@ void moeflux_chat_close(struct moeflux_chat *c)
     free_workers(c);
     free_batchers(c);
     generator_close(&c->generator);
-    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++)
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++)
         free(c->bad_sampling[i]);
     if (c->has_lock)
         pthread_mutex_destroy(&c->lock);
@@ -273,7 +272,7 @@ static void put_worker(struct moeflux_chat *c, struct worker *l)
 static int read_fields(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *r,
                        struct moeflux_err *e)
 {
-    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++)
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++)
         if (c->bad_sampling[i] && !json_object_get(from->fields, sampler_fields[i].name))
             return err_set(e, ERR_FORMAT, "%s", c->bad_sampling[i]);
     json_t *fields = json_deep_copy(from->fields);
@@ -405,7 +404,7 @@ static int choose_seed(struct run *r, struct moeflux_err *e)
 }
 
 /* A function for choice_call. */
-static int prefill(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+static int prefill(void *ctx, const struct choice *c, const struct moeflux_sampler_options *sampling,
                    uint32_t *n_reused, struct moeflux_err *e)
 {
     const struct run *r = ctx;
@@ -420,7 +419,7 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
 }
 
 /* Evaluates the prompt of an answer that is computed alone. */
-static int prefill_alone(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+static int prefill_alone(void *ctx, const struct choice *c, const struct moeflux_sampler_options *sampling,
                          uint32_t *n_reused, struct moeflux_err *e)
 {
     struct run *r = ctx;

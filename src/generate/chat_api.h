@@ -20,7 +20,7 @@ struct moeflux_chat {
     struct batcher *batchers[MOEFLUX_MAX_DEVICES]; /* one for the model and each copy */
     struct request_options defaults; /* defaults of requests, with the sampling of the model's file */
     /* Why a value in that file cannot be used: a request must have another one. NULL: it can. */
-    char *bad_sampling[SAMPLER_N_FIELDS];
+    char *bad_sampling[MOEFLUX_N_SAMPLER_FIELDS];
     pthread_mutex_t lock; /* protects the idle workers */
     bool has_lock;
     struct worker *idle;

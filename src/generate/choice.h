@@ -48,7 +48,7 @@ struct choice_call {
     struct answer_sink sink;
     /* Evaluates the prompt up to its last token's logits, and makes the generator's sampler. *n_reused:
      * tokens that the sequence had already. */
-    int (*prefill)(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+    int (*prefill)(void *ctx, const struct choice *c, const struct moeflux_sampler_options *sampling,
                    uint32_t *n_reused, struct moeflux_err *e);
     void *ctx;
 };

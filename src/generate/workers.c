@@ -265,7 +265,7 @@ static int try_prefill(struct worker *k, const struct choice *c, struct prefill 
 }
 
 /* Evaluates the prompt; frees memory of idle sequences if there is too little. */
-static int prefill(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+static int prefill(void *ctx, const struct choice *c, const struct moeflux_sampler_options *sampling,
                    uint32_t *n_reused, struct moeflux_err *e)
 {
     struct worker *k = ctx;

@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include "generate/generator.h"
-#include "sample/sampler_fields.h"
 #include "server/endpoints.h"
 #include "server/http_request.h"
 #include "server/state.h"
@@ -57,11 +56,11 @@ int describe_model(struct http_request *req)
     return http_request_refuse(req);
 }
 
-static json_t *texts_json(const struct texts *t)
+static json_t *breakers_json(const struct moeflux_sampler_options *o)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < t->n; i++)
-        json_array_append_new(list, text_json(t->values[i]));
+    for (uint32_t i = 0; i < o->n_dry_sequence_breakers; i++)
+        json_array_append_new(list, text_json(o->dry_sequence_breakers[i]));
     return list;
 }
 
@@ -69,12 +68,12 @@ static json_t *texts_json(const struct texts *t)
 static json_t *params_json(const struct request_options *o)
 {
     json_t *params = json_object();
-    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++) {
-        const struct sampler_field *f = &sampler_fields[i];
-        const void *field = (const char *)&o->sampling + f->at;
-        json_t *value = f->kind == SAMPLER_LIST    ? texts_json(field)
-                        : f->kind == SAMPLER_WHOLE ? json_integer((json_int_t) * (const uint32_t *)field)
-                                                   : json_real((double)*(const float *)field);
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++) {
+        const struct moeflux_sampler_field *f = &moeflux_sampler_fields()[i];
+        double x = moeflux_sampler_get(&o->sampling, f);
+        json_t *value = f->kind == MOEFLUX_SAMPLER_LIST    ? breakers_json(&o->sampling)
+                        : f->kind == MOEFLUX_SAMPLER_WHOLE ? json_integer((json_int_t)x)
+                                                           : json_real(x);
         json_object_set_new(params, f->name, value);
     }
     json_object_set_new(params, "n_predict", json_integer((json_int_t)o->predict));

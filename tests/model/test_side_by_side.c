@@ -307,7 +307,7 @@ static void begin_answer(struct answering *x, const struct generator *g, struct 
     struct moeflux_err e = {0};
     int32_t ids[CONTEXT];
     const struct sequence q = {.vocab = g->info.vocab_size};
-    const struct sampler_options sampling = {
+    const struct moeflux_sampler_options sampling = {
         .seed = idx, .temperature = idx % 2 ? 0.8f : 0, .top_p = 1, .repeat_penalty = 1};
     *x = (struct answering){.idx = idx};
     generator_share(&x->g, g, 0);

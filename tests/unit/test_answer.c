@@ -49,7 +49,7 @@ static int open_model(void **state)
 {
     struct moeflux_err e = {0};
     const struct moeflux_options options = {.dir = make_dir(), .device = "cpu", .context = 256};
-    const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
+    const struct moeflux_sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
     (void)state;
     struct moeflux_model *opened;
     check_ok(moeflux_model_open(&opened, &options, &e), &e);
@@ -93,7 +93,8 @@ static int see(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
 }
 
 /* Answers a prompt, raw, from the start. What the sink saw is what the answer has. */
-static struct answer run(struct answer_options o, const struct sampler_options *sampling, const char *prompt)
+static struct answer run(struct answer_options o, const struct moeflux_sampler_options *sampling,
+                         const char *prompt)
 {
     struct moeflux_err e = {0};
     struct token_list ids = {0};
@@ -119,7 +120,7 @@ static struct answer run(struct answer_options o, const struct sampler_options *
     return a;
 }
 
-static const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
+static const struct moeflux_sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
 static const char PROMPT[] = "Hello there";
 
 static struct answer run_greedy(const char *const *stops, size_t n)
@@ -273,12 +274,12 @@ static void a_stop_text_that_is_kept_is_the_end_of_the_text(void **state)
 
 static void logprobs_are_those_of_the_logits_and_change_no_choice(void **state)
 {
-    static const struct sampler_options sampling = {
+    static const struct moeflux_sampler_options sampling = {
         .temperature = 1.5f, .top_p = 1, .repeat_penalty = 1.3f, .repeat_last = 8, .seed = 5};
     const struct answer_options plain = {.limit = LENGTH}, with = {
                                                                .limit = LENGTH,
                                                                .logprobs = true,
-                                                               .n_logprobs = LOGPROBS_MAX,
+                                                               .n_logprobs = MOEFLUX_MAX_LOGPROBS,
                                                            };
     struct answer a = run(plain, &sampling, PROMPT), b = run(with, &sampling, PROMPT);
     struct moeflux_err e = {0};
@@ -301,14 +302,14 @@ static void logprobs_are_those_of_the_logits_and_change_no_choice(void **state)
         for (uint32_t k = 0; k < model.info.vocab_size; k++)
             sum += exp((double)model.logits[k]);
         assert_int_equal(l[0].id, b.tokens.ids[i]);
-        for (uint32_t k = 0; k <= LOGPROBS_MAX; k++)
+        for (uint32_t k = 0; k <= MOEFLUX_MAX_LOGPROBS; k++)
             assert_true(fabs(exp((double)model.logits[l[k].id] - (double)l[k].value) / sum - 1) < 1e-4);
-        for (uint32_t k = 1; k < LOGPROBS_MAX; k++)
+        for (uint32_t k = 1; k < MOEFLUX_MAX_LOGPROBS; k++)
             assert_true(l[k].value > l[k + 1].value ||
                         (l[k].value == l[k + 1].value && l[k].id < l[k + 1].id));
         for (uint32_t k = 0; k < model.info.vocab_size; k++)
-            n_larger += model.logits[k] > model.logits[l[LOGPROBS_MAX].id];
-        assert_true(n_larger < LOGPROBS_MAX);
+            n_larger += model.logits[k] > model.logits[l[MOEFLUX_MAX_LOGPROBS].id];
+        assert_true(n_larger < MOEFLUX_MAX_LOGPROBS);
         check_ok(generator_eval(&model, &b.tokens.ids[i], 1, NULL, &e), &e);
     }
     token_list_free(&ids);
@@ -317,7 +318,7 @@ static void logprobs_are_those_of_the_logits_and_change_no_choice(void **state)
 }
 
 /* The lowest id of the largest logit that is left after the penalties. */
-static int32_t penalised_best(const struct sampler_options *o, const int32_t *ids, size_t n)
+static int32_t penalised_best(const struct moeflux_sampler_options *o, const int32_t *ids, size_t n)
 {
     int32_t best = 0;
     float largest = -INFINITY;
@@ -337,7 +338,7 @@ static int32_t penalised_best(const struct sampler_options *o, const int32_t *id
 
 static void presence_and_frequency_penalty_look_at_the_answer_alone(void **state)
 {
-    static const struct sampler_options o = {
+    static const struct moeflux_sampler_options o = {
         .top_p = 1, .repeat_penalty = 1, .presence_penalty = 1.5f, .frequency_penalty = -1.75f};
     struct answer plain = run_greedy(NULL, 0),
                   a = run((struct answer_options){.limit = LENGTH, .ignore_eos = true}, &o, PROMPT);
@@ -594,11 +595,11 @@ static void tokens_that_a_grammar_forces_are_those_that_masks_give(void **state)
     struct moeflux_stats stats;
     (void)state;
     for (uint64_t seed = 0; seed < 6; seed++) {
-        const struct sampler_options sampling = {.temperature = seed ? 1.5f : 0,
-                                                 .top_p = 1,
-                                                 .repeat_penalty = 1.1f,
-                                                 .repeat_last = 32,
-                                                 .seed = seed};
+        const struct moeflux_sampler_options sampling = {.temperature = seed ? 1.5f : 0,
+                                                         .top_p = 1,
+                                                         .repeat_penalty = 1.1f,
+                                                         .repeat_last = 32,
+                                                         .seed = seed};
         struct answer answers[2];
         uint64_t n_alone[2];
         for (int i = 0; i < 2; i++) {

@@ -263,7 +263,7 @@ static void bodies_of_all_dialects_make_the_same_request(void **state)
         assert_int_equal(a->tokens.n, b->tokens.n);
         assert_memory_equal(a->tokens.ids, b->tokens.ids, a->tokens.n * sizeof *a->tokens.ids);
         const struct request_options *o = &b->options;
-        const struct sampler_options *s = &o->sampling;
+        const struct moeflux_sampler_options *s = &o->sampling;
         assert_true(o->predict == 5 && s->top_k == 3 && o->n_stops == 1);
         assert_true(s->temperature > 0.4f && s->temperature < 0.6f);
         assert_string_equal(o->stops[0], "x");

@@ -347,7 +347,7 @@ static void open_model(const char *template)
     struct moeflux_err e = {0};
     char *tmp = tmp_tree_new();
     const struct moeflux_options options = {.dir = tmp, .device = "cpu", .context = 256};
-    const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
+    const struct moeflux_sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
     write_with(tmp, template);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char from[80];
@@ -382,12 +382,12 @@ static struct answer answer_held(const char *prompt, const char *tool, uint64_t 
     struct answer_options o = {.limit = MOST, .chat = true, .tools = tool ? tools : NULL, .must_call = tool};
     const struct tool_choice choice = {
         .tools = tools, .name = tool && *tool ? tool : NULL, .where = "a test"};
-    struct sampler_bias bias[4];
-    struct sampler_options sampling = {
+    struct moeflux_bias bias[4];
+    struct moeflux_sampler_options sampling = {
         .temperature = 3, .top_p = 1, .repeat_penalty = 1, .seed = seed, .bias = bias};
     for (; to && to->text; to++) {
         tokens_add(model.tokenizer, to->text, &ids);
-        bias[sampling.n_bias++] = (struct sampler_bias){ids.ids[0], to->value};
+        bias[sampling.n_bias++] = (struct moeflux_bias){ids.ids[0], to->value};
         ids.n = 0;
     }
     if (tool) {

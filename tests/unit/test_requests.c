@@ -455,19 +455,19 @@ static void fields_that_would_change_the_answer_are_refused_by_name(void **state
 static void every_option_of_the_sampler_is_a_field(void **state)
 {
     (void)state;
-    struct sampler_options o =
+    struct moeflux_sampler_options o =
         options_of(&own, "\"typical\": 0.9, \"top_n_sigma\": 1.5, \"min_keep\": 3, \"xtc_probability\": 0.5, "
                          "\"xtc_threshold\": 0.2, \"dry_multiplier\": 0.8, \"dry_base\": 2, "
                          "\"dry_allowed_length\": 4, \"dry_penalty_last_n\": -1")
             .sampling;
     assert_true(o.typical_p == 0.9f && o.top_n_sigma == 1.5f && o.min_keep == 3);
     assert_true(o.xtc_probability == 0.5f && o.xtc_threshold == 0.2f);
-    assert_true(o.dry_multiplier == 0.8f && o.dry_base == 2 && o.dry_allowed == 4);
-    assert_int_equal(o.dry_last, SAMPLER_MAX_REPEAT_LAST);
+    assert_true(o.dry_multiplier == 0.8f && o.dry_base == 2 && o.dry_allowed_length == 4);
+    assert_int_equal(o.dry_penalty_last_n, MOEFLUX_MAX_REPEAT_LAST);
     o = options_of(&own, "\"dry_sequence_breakers\": [\"a\", \"\", \"b\"]").sampling;
-    assert_int_equal(o.dry_breakers.n, 2);
+    assert_int_equal(o.n_dry_sequence_breakers, 2);
     o = options_of(&own, "\"dry_sequence_breakers\": []").sampling;
-    assert_int_equal(o.dry_breakers.n, 0);
+    assert_int_equal(o.n_dry_sequence_breakers, 0);
     static const char *const wrong[][2] = {{"xtc_probability", "2"},
                                            {"typical_p", "-1"},
                                            {"dry_base", "0.5"},
