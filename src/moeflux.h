@@ -559,9 +559,9 @@ struct moeflux_sampler_options {
 struct moeflux_sampler_options moeflux_sampler_defaults(void);
 
 enum { MOEFLUX_MAX_REPEAT_LAST = 1 << 20 };
-/* The options above that users set, a row each: REAL(field, name, flags, value, lo, hi, help),
- * WHOLE(field, name, flags, value, lo, hi, all, help) and LIST(field, name, flags, value, help), with a member
- * of struct moeflux_sampler_options and the members of struct moeflux_sampler_field. */
+/* The options above that users set, a row each: REAL(field, name, flags, value, lo, hi, help), WHOLE(field,
+ * name, flags, value, lo, hi, all, help) and LIST(field, name, flags, value, help), with a member of struct
+ * moeflux_sampler_options and the members of struct moeflux_sampler_field. */
 #define MOEFLUX_SAMPLER_FIELDS(REAL, WHOLE, LIST)                                                            \
     REAL(temperature, "temperature", "temp,temperature", "T", 0, 100, "temperature, 0: greedy (0.7)")        \
     WHOLE(top_k, "top_k", "top-k", "N", 0, 1 << 30, 0, "sample from the N likeliest tokens, 0: all (20)")    \
@@ -602,7 +602,7 @@ enum moeflux_sampler_kind {
 };
 /* An option has one name, one range and one help text in requests, flags and configuration files. */
 struct moeflux_sampler_field {
-    const char *name;  /* in requests and their errors: "typical_p" */
+    const char *name;  /* the name in requests and their errors: "typical_p" */
     const char *flags; /* "typical-p,typical": of its flag; with "_" for "-" other names in requests */
     const char *value; /* name of the value in a help text: "P" */
     const char *help;  /* one line, with the default of requests */

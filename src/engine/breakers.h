@@ -8,9 +8,9 @@
 struct moeflux_err;
 struct tokenizer;
 
-/* Finds the tokens that contain one of o->dry_sequence_breakers, and those that end with its first bytes. Makes
- * nothing if DRY is off or t is NULL. ERR_MEMORY and errors of tokenizer_encode; breakers_free is legal after
- * a failure, too. */
+/* Finds the tokens that contain one of o->dry_sequence_breakers, and those that end with its first bytes.
+ * Makes nothing if DRY is off or t is NULL. ERR_MEMORY and errors of tokenizer_encode; breakers_free is legal
+ * after a failure, too. */
 int breakers_make(const struct tokenizer *t, const struct moeflux_sampler_options *o,
                   struct sampler_breakers *out, struct moeflux_err *e);
 void breakers_free(struct sampler_breakers *b);

@@ -30,7 +30,9 @@ static enum moeflux_piece_kind kind_of(const struct answer_piece *p)
     };
     if (p->call)
         return events[p->event];
-    return p->part == CHAT_THINKING ? MOEFLUX_PIECE_THINKING : MOEFLUX_PIECE_TEXT;
+    return p->part == CHAT_THINKING  ? MOEFLUX_PIECE_THINKING
+           : p->part == CHAT_CONTROL ? MOEFLUX_PIECE_CONTROL
+                                     : MOEFLUX_PIECE_TEXT;
 }
 
 struct moeflux_piece answer_api_piece(const struct answer_piece *p, struct moeflux_call *call)

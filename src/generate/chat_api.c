@@ -328,13 +328,13 @@ static int read_request(const struct moeflux_chat *c, const struct moeflux_reque
 static int encode_request(struct moeflux_chat *c, struct moeflux_request *r, struct generator *g,
                           struct moeflux_err *e)
 {
-    if (r->encoded && r->encoded_by == c->version)
+    if (r->encoded && (!r->encoded_by || r->encoded_by == c->version))
         return 0;
     request_api_forget(r);
     r->encoded_by = c->version;
     if (!(r->encoded = mem_new(1, sizeof *r->encoded, e)))
         return ERR_MEMORY;
-    int rc = read_request(c, r, g, r->encoded, e);
+    int rc = read_request(c, r, g, &r->encoded->request, e);
     if (rc)
         request_api_forget(r);
     return rc;
@@ -352,10 +352,61 @@ int64_t moeflux_chat_encode(struct moeflux_chat *c, struct moeflux_request *r, i
         put_worker(c, l);
     if (rc)
         return err_set(e, rc, "%s", why.text);
-    const struct token_list *tokens = &r->encoded->tokens;
+    const struct token_list *tokens = &r->encoded->request.tokens;
     if (cap > 0)
         memcpy(ids, tokens->ids, size_min(tokens->n, cap) * sizeof *ids);
     return (int64_t)tokens->n;
+}
+
+/* ---- for a pool ---- */
+
+static int choose_seed(struct choice *c, struct moeflux_err *e)
+{
+    int64_t seed = c->request.options.seed;
+    if (!c->has_seed)
+        c->seed = (uint64_t)seed;
+    return !c->has_seed && seed < 0 ? seed_draw(&c->seed, e) : 0;
+}
+
+/* Finds where the prompt of a choice is cut. */
+static void place(struct choice *c, struct generator *g, enum chat_api_places places)
+{
+    const struct request *r = &c->request;
+    c->stops = (struct prefix_stops){0};
+    c->cuts = (struct prefix_cuts){0};
+    if (places == CHAT_API_CUTS)
+        turn_stops_find_cuts(r, g, &c->cuts);
+    if (places != CHAT_API_TURNS)
+        return;
+    turn_stops_find(r, g, &c->stops);
+    prefix_cut_at(&c->cuts, c->stops.n_shared, (uint32_t)r->tokens.n);
+}
+
+int chat_api_prepare(struct moeflux_chat *c, struct moeflux_request *r, uint32_t max_context,
+                     enum chat_api_places places, struct moeflux_err *e)
+{
+    struct choice *made = r->encoded;
+    if (r->is_alone)
+        return err_set(e, ERR_USAGE, "a request of a pool cannot be answered alone");
+    /* Made with this context, and perhaps where no chat may be asked. */
+    if (made && !r->encoded_by && (made->is_placed || places == CHAT_API_NOWHERE))
+        return choose_seed(made, e);
+    struct worker *l = take_worker(c, NULL, e);
+    if (!l)
+        return ERR_MEMORY;
+    struct generator *g = &l->generator;
+    g->max_context = max_context;
+    g->most_prompt_bytes = g->tokenizer ? tokenizer_most_bytes(g->tokenizer, max_context) : 0;
+    int rc = encode_request(c, r, g, e);
+    if (!rc)
+        rc = request_check_length(&r->encoded->request, max_context, e);
+    if (!rc) {
+        place(r->encoded, g, places);
+        r->encoded->is_placed = true;
+        rc = choose_seed(r->encoded, e);
+    }
+    put_worker(c, l);
+    return rc;
 }
 
 /* ---- an answer ---- */
@@ -392,15 +443,6 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
         atomic_store(&r->asked->is_cancelled, true);
     }
     return 0;
-}
-
-static int choose_seed(struct run *r, struct moeflux_err *e)
-{
-    int64_t seed = r->choice.request.options.seed;
-    r->choice.seed = (uint64_t)seed;
-    int rc = seed < 0 ? seed_draw(&r->choice.seed, e) : 0;
-    r->answer->seed = r->choice.seed;
-    return rc;
 }
 
 /* A function for choice_call. */
@@ -492,8 +534,9 @@ static int answer(struct run *r, struct moeflux_err *e)
     struct generator *g = &r->worker->generator;
     int rc = encode_request(r->chat, r->asked, g, e);
     if (!rc) {
-        r->choice.request = *r->asked->encoded;
-        *r->asked->encoded = (struct request){0};
+        r->choice = *r->asked->encoded;
+        *r->asked->encoded = (struct choice){0};
+        choice_reset(&r->choice);
         request_api_forget(r->asked);
     }
     r->answer->n_prompt = (uint32_t)r->choice.request.tokens.n;
@@ -501,7 +544,8 @@ static int answer(struct run *r, struct moeflux_err *e)
     if (!rc)
         rc = request_check_length(&r->choice.request, g->max_context, e);
     if (!rc)
-        rc = choose_seed(r, e);
+        rc = choose_seed(&r->choice, e);
+    r->answer->seed = r->choice.seed;
     if (rc)
         return rc;
     r->watch = (struct chat_api_watch){r->asked, g->model};

@@ -72,6 +72,12 @@ int choice_answer(struct choice *c, const struct choice_call *call, struct answe
     return rc;
 }
 
+bool choice_has_prompt_of(const struct choice *c, const struct choice *other)
+{
+    const struct token_list *a = &c->request.tokens, *b = &other->request.tokens;
+    return a->n == b->n && prefix_common(a->ids, a->n, b->ids, b->n) == a->n;
+}
+
 void choice_reset(struct choice *c)
 {
     logprobs_free(&c->scores);

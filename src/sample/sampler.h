@@ -17,9 +17,9 @@ struct sampler;
 
 enum { SAMPLER_MAX_TAIL = 20, SAMPLER_MAX_BREAKER = 40 };
 
-/* A sequence of tokens that ends a repetition: one of the options' dry_sequence_breakers as tokens. Either one token that
- * contains the text, or a head, a token whose last bytes are the text's first, and the tokens of the text's
- * rest. */
+/* A sequence of tokens that ends a repetition: one of the options' dry_sequence_breakers as tokens. Either
+ * one token that contains the text, or a head, a token whose last bytes are the text's first, and the tokens
+ * of the text's rest. */
 struct sampler_breaker {
     int32_t head;
     uint32_t n_tail;                /* 0: the head contains the whole text */

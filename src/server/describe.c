@@ -4,11 +4,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "generate/generator.h"
 #include "server/endpoints.h"
 #include "server/http_request.h"
 #include "server/state.h"
-#include "text/tokenizer/tokenizer.h"
 #include "text/utf8.h"
 
 static json_t *text_json(const char *text)
@@ -25,15 +23,17 @@ static json_t *model_json(const struct server *s)
     struct tm utc;
     if (gmtime_r(&at, &utc))
         strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    json_t *meta = json_pack("{s: s, s: I, s: I, s: I, s: s, s: s}", "architecture", s->info.architecture,
-                             "n_vocab", (json_int_t)s->info.vocab_size, "n_ctx", (json_int_t)s->max_context,
-                             "n_ctx_train", (json_int_t)s->info.max_context, "expert_format",
-                             s->expert_format, "dense_format", s->dense_format);
+    json_t *meta =
+        json_pack("{s: s, s: I, s: I, s: I, s: s, s: s}", "architecture", s->reader.info.architecture,
+                  "n_vocab", (json_int_t)s->reader.info.vocab_size, "n_ctx",
+                  (json_int_t)s->reader.max_context, "n_ctx_train", (json_int_t)s->reader.info.max_context,
+                  "expert_format", s->expert_format, "dense_format", s->dense_format);
     return json_pack("{s: o, s: s, s: I, s: s, s: s, s: o, s: s, s: I, s: I, s: I, s: o}", "id",
                      text_json(s->options.name), "object", "model", "created", (json_int_t)s->created,
                      "owned_by", "moeflux", "type", "model", "display_name", text_json(s->options.name),
-                     "created_at", created, "max_model_len", (json_int_t)s->max_context, "max_input_tokens",
-                     (json_int_t)s->max_context, "context_length", (json_int_t)s->max_context, "meta", meta);
+                     "created_at", created, "max_model_len", (json_int_t)s->reader.max_context,
+                     "max_input_tokens", (json_int_t)s->reader.max_context, "context_length",
+                     (json_int_t)s->reader.max_context, "meta", meta);
 }
 
 int describe_models(struct http_request *req)
@@ -83,15 +83,14 @@ static json_t *params_json(const struct request_options *o)
 int describe_props(struct http_request *req)
 {
     const struct server *s = req->server;
-    const struct tokenizer *t = s->reader->tokenizer;
-    json_t *texts = (json_t *)(uintptr_t)tokenizer_special_texts(t);
-    json_t *settings = json_pack("{s: I, s: o}", "n_ctx", (json_int_t)s->max_context, "params",
-                                 params_json(&s->defaults.options));
+    const json_t *texts = api_reader_special_texts(&s->reader);
+    json_t *settings = json_pack("{s: I, s: o}", "n_ctx", (json_int_t)s->reader.max_context, "params",
+                                 params_json(&s->reader.defaults.options));
     return http_request_reply_json(
         req, json_pack("{s: o, s: I, s: o, s: o, s: O?, s: O?, s: {s: b, s: b}, s: s}",
                        "default_generation_settings", settings, "total_slots",
                        (json_int_t)s->options.parallel, "model_alias", text_json(s->options.name),
-                       "chat_template", text_json(tokenizer_chat_template(t)), "bos_token",
+                       "chat_template", text_json(moeflux_tokenizer_chat_template(s->tokenizer)), "bos_token",
                        json_object_get(texts, "bos_token"), "eos_token", json_object_get(texts, "eos_token"),
                        "modalities", "vision", 0, "audio", 0, "build_info", "moeflux-" MOEFLUX_VERSION));
 }

@@ -182,7 +182,7 @@ static int take(struct options *o, const char *word, struct moeflux_err *e)
     o->effort = OPTIONS_NOT_GIVEN;
     if (o->think || o->no_think || strcmp(word, "auto") == 0)
         return 0;
-    const char *wanted = strcmp(word, "max") == 0 ? "xhigh" : word; /* as in requests */
+    const char *wanted = strcmp(word, "max") == 0 ? "xhigh" : word; /* requests have it, too */
     while (effort_word((uint32_t)effort, name) && strcmp(name, wanted) != 0)
         effort++;
     if (!effort_word((uint32_t)effort, name))
