@@ -57,13 +57,13 @@ static json_t *usage(const struct reply *r, bool ended)
 static const char *stop_reason(const struct choice_result *of)
 {
     switch (of->stop) {
-    case ANSWER_EOS:
+    case MOEFLUX_STOP_EOS:
         return "end_turn";
-    case ANSWER_TOOLS:
+    case MOEFLUX_STOP_CALLS:
         return "tool_use";
-    case ANSWER_STOP_TEXT:
+    case MOEFLUX_STOP_TEXT:
         return "stop_sequence";
-    case ANSWER_CONTEXT:
+    case MOEFLUX_STOP_CONTEXT:
         return "model_context_window_exceeded";
     default:
         return "max_tokens";

@@ -62,10 +62,10 @@ static json_t *text_json(const struct str *s)
 static const char *finish_reason(const struct choice_result *r)
 {
     switch (r->stop) {
-    case ANSWER_EOS:
-    case ANSWER_STOP_TEXT:
+    case MOEFLUX_STOP_EOS:
+    case MOEFLUX_STOP_TEXT:
         return "stop";
-    case ANSWER_TOOLS:
+    case MOEFLUX_STOP_CALLS:
         return "tool_calls";
     default:
         return "length";

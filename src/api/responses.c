@@ -190,7 +190,8 @@ static void set_given(const struct reply *r, json_t *out)
 
 static const char *status_of(const struct choice_result *of)
 {
-    bool ended = of->stop == ANSWER_EOS || of->stop == ANSWER_TOOLS || of->stop == ANSWER_STOP_TEXT;
+    bool ended =
+        of->stop == MOEFLUX_STOP_EOS || of->stop == MOEFLUX_STOP_CALLS || of->stop == MOEFLUX_STOP_TEXT;
     return of->rc ? "failed" : ended ? "completed" : "incomplete";
 }
 

@@ -431,14 +431,12 @@ bool chat_api_go_on(void *ctx, const char *what, const char *unit, uint64_t done
     return !atomic_load(&w->request->is_cancelled) && progress_report(&w->model->progress, "", unit, 0, 0);
 }
 
-static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+static int give_piece(void *ctx, const struct moeflux_piece *p, struct moeflux_err *e)
 {
     struct run *r = ctx;
-    struct moeflux_call call;
-    const struct moeflux_piece piece = answer_api_piece(p, &call);
     (void)e;
     /* After a cancel from outside, the text that was computed still arrives. */
-    if (r->piece && !r->piece(r->ctx, &piece)) {
+    if (r->piece && !r->piece(r->ctx, p)) {
         r->piece = NULL;
         atomic_store(&r->asked->is_cancelled, true);
     }
@@ -555,7 +553,7 @@ static int answer(struct run *r, struct moeflux_err *e)
     sequence_watch(g->sequence, NULL);
     answer_api_count(r->answer, &r->choice.result);
     if (rc == ERR_INTERRUPTED) {
-        r->answer->own.stop = ANSWER_INTERRUPTED;
+        r->answer->own.stop = MOEFLUX_STOP_INTERRUPTED;
         rc = 0;
     }
     return rc ? rc : answer_api_finish(r->answer, &r->choice.request, e);

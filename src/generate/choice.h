@@ -23,7 +23,7 @@ struct choice_result {
     struct draft_counts drafts;
     uint64_t start_ns;   /* clock_ns() when the prompt's evaluation began */
     uint64_t prefill_ns; /* time that it took */
-    enum answer_stop stop;
+    enum moeflux_stop stop;
     const char *stop_text; /* the stop that was found, borrowed from the request; NULL: none */
 };
 

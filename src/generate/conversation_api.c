@@ -353,13 +353,11 @@ static int evaluate_rest(void *ctx, const struct choice *c, const struct moeflux
 
 /* ---- answers ---- */
 
-static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+static int give_piece(void *ctx, const struct moeflux_piece *p, struct moeflux_err *e)
 {
     struct moeflux_conversation *v = ctx;
-    struct moeflux_call call;
-    const struct moeflux_piece piece = answer_api_piece(p, &call);
     (void)e;
-    if (v->piece && !v->piece(v->ctx, &piece)) {
+    if (v->piece && !v->piece(v->ctx, p)) {
         v->piece = NULL;
         moeflux_request_cancel(v->asked);
     }
@@ -397,7 +395,7 @@ static int compute(struct moeflux_conversation *v,
     v->answer->n_prompt = continues ? (uint32_t)v->own.tokens.n : conversation_last(&v->own)->asked;
     answer_api_count(v->answer, &choice.result);
     if (rc == ERR_INTERRUPTED) {
-        v->answer->own.stop = ANSWER_INTERRUPTED;
+        v->answer->own.stop = MOEFLUX_STOP_INTERRUPTED;
         rc = 0;
     }
     return rc ? rc : answer_api_finish(v->answer, &choice.request, e);
@@ -469,7 +467,7 @@ static int begin_answer(struct moeflux_conversation *v,
     v->piece = piece;
     v->ctx = ctx;
     if (!rc)
-        v->answer->own.stop = ANSWER_INTERRUPTED;
+        v->answer->own.stop = MOEFLUX_STOP_INTERRUPTED;
     return rc;
 }
 

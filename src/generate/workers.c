@@ -298,15 +298,13 @@ static int prefill(void *ctx, const struct choice *c, const struct moeflux_sampl
 
 /* ---- a job ---- */
 
-static int keep_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+static int keep_piece(void *ctx, const struct moeflux_piece *p, struct moeflux_err *e)
 {
     struct worker *k = ctx;
     struct moeflux_job *j = k->job;
     const struct moeflux_job_options *o = &j->options;
-    struct moeflux_call call;
-    const struct moeflux_piece piece = answer_api_piece(p, &call);
-    int rc = o->keeps_pieces ? jobs_give(k->all->jobs, j, &piece, e) : 0;
-    if (!rc && o->piece && !atomic_load(&j->cancelled) && !o->piece(o->ctx, j->at, &piece))
+    int rc = o->keeps_pieces ? jobs_give(k->all->jobs, j, p, e) : 0;
+    if (!rc && o->piece && !atomic_load(&j->cancelled) && !o->piece(o->ctx, j->at, p))
         atomic_store(&j->cancelled, true);
     return rc;
 }
@@ -354,8 +352,7 @@ static int answer_one(struct worker *k, struct moeflux_job *j, int rc)
     answer_api_count(&a, r);
     if (!r->rc)
         r->rc = answer_api_finish(&a, &c->request, &r->error);
-    if (!r->rc)
-        r->error = (struct moeflux_err){0};
+    r->error.code = r->rc;
     if (o->ended) {
         const struct moeflux_answer_info info = moeflux_answer_get_info(&a);
         o->ended(o->ctx, j->at, &info, &r->error);

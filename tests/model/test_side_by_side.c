@@ -260,7 +260,7 @@ struct answering {
 
 /* All threads have a token before any is evaluated: the batcher evaluates a single answer next to the groups,
  * and the devices that work at the same time must be those of two groups. */
-static int await_all(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+static int await_all(void *ctx, const struct moeflux_piece *p, struct moeflux_err *e)
 {
     (void)p;
     (void)e;
