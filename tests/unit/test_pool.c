@@ -439,6 +439,39 @@ static void jobs_of_several_requests_give_the_answers_of_each(void **state)
     moeflux_pool_close(p);
 }
 
+static void prompts_may_be_token_ids_in_any_pool(void **state)
+{
+    (void)state;
+    static const int32_t ids[] = {40, 41, 42, 43, 44, 45};
+    struct moeflux_err e = {0};
+    struct moeflux_session *s;
+    struct moeflux_answer *want;
+    struct moeflux_request *r = ask(1, "6");
+    set(r, "messages", "null");
+    check_ok(moeflux_request_set_ids(r, ids, sizeof ids / sizeof *ids, &e), &e);
+    check_ok(moeflux_session_new(&s, model, CONTEXT, &e), &e);
+    check_ok(moeflux_chat_answer(chat, s, r, NULL, NULL, &want, &e), &e);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct moeflux_pool *p = open_pool((struct moeflux_pool_options){
+            .reuse = i % 2 ? MOEFLUX_POOL_BATCH : MOEFLUX_POOL_RECENT, .parallel = 1 + i / 2});
+        struct moeflux_job *j = new_job(p, r, (struct moeflux_job_options){0});
+        add(p, j);
+        assert_true(moeflux_job_wait(j, UINT32_MAX));
+        check_ok(moeflux_job_result(j, &e), &e);
+        struct moeflux_answer *a = moeflux_job_take(j, 0);
+        const struct moeflux_answer_info have = moeflux_answer_get_info(a),
+                                         of = moeflux_answer_get_info(want);
+        assert_int_equal(have.n_tokens, of.n_tokens);
+        assert_memory_equal(have.tokens, of.tokens, of.n_tokens * sizeof *of.tokens);
+        moeflux_answer_free(a);
+        moeflux_job_free(j);
+        moeflux_pool_close(p);
+    }
+    moeflux_answer_free(want);
+    moeflux_request_free(r);
+    moeflux_session_free(s);
+}
+
 /* ---- faults ---- */
 
 static int refused(struct moeflux_pool *p, struct moeflux_request *r, struct moeflux_err *e)
@@ -562,6 +595,7 @@ int main(void)
         cmocka_unit_test(the_end_fails_jobs_that_wait_and_refuses_later_ones),
         cmocka_unit_test(a_batch_takes_what_the_last_sequence_has_first),
         cmocka_unit_test(jobs_of_several_requests_give_the_answers_of_each),
+        cmocka_unit_test(prompts_may_be_token_ids_in_any_pool),
         cmocka_unit_test(what_is_wrong_with_a_request_is_said_before_it_waits),
         cmocka_unit_test(callbacks_may_fail_a_job),
         cmocka_unit_test(jobs_wait_while_the_models_are_replaced),
