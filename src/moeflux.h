@@ -606,16 +606,17 @@ struct moeflux_sampler_field {
     const char *flags; /* "typical-p,typical": of its flag; with "_" for "-" other names in requests */
     const char *value; /* name of the value in a help text: "P" */
     const char *help;  /* one line, with the default of requests */
+    double lo, hi;     /* range in requests; moeflux_sampler_check has the limits that hold everywhere */
+    size_t at;         /* offset in struct moeflux_sampler_options */
     enum moeflux_sampler_kind kind;
-    double lo, hi; /* range in requests; moeflux_sampler_check has the limits that hold everywhere */
-    uint32_t all;  /* WHOLE: what -1 stands for in a request */
-    size_t at;     /* offset in struct moeflux_sampler_options */
+    uint32_t all; /* WHOLE: what -1 stands for in a request */
 };
+/* Their places in the table. */
 enum {
-#define MOEFLUX_SAMPLER_COUNT(...) +1
-    MOEFLUX_N_SAMPLER_FIELDS =
-        MOEFLUX_SAMPLER_FIELDS(MOEFLUX_SAMPLER_COUNT, MOEFLUX_SAMPLER_COUNT, MOEFLUX_SAMPLER_COUNT)
-#undef MOEFLUX_SAMPLER_COUNT
+#define MOEFLUX_SAMPLER_PLACE(field, ...) MOEFLUX_SAMPLER_FIELD_##field,
+    MOEFLUX_SAMPLER_FIELDS(MOEFLUX_SAMPLER_PLACE, MOEFLUX_SAMPLER_PLACE, MOEFLUX_SAMPLER_PLACE)
+#undef MOEFLUX_SAMPLER_PLACE
+        MOEFLUX_N_SAMPLER_FIELDS
 };
 /* Returns the table, [MOEFLUX_N_SAMPLER_FIELDS], in the order of MOEFLUX_SAMPLER_FIELDS. */
 const struct moeflux_sampler_field *moeflux_sampler_fields(void);

@@ -50,14 +50,14 @@ static int take(struct moeflux_sampler_options *o, const bool *given, const stru
 {
     static const int32_t none[] = {0, 0}, whole_context[] = {MOEFLUX_MAX_REPEAT_LAST, 0};
     static const struct setting settings[] = {
-        {"temp", SAMPLER_FIELD_temperature, none},
-        {"top_p", SAMPLER_FIELD_top_p, NULL},
-        {"min_p", SAMPLER_FIELD_min_p, NULL},
-        {"xtc_probability", SAMPLER_FIELD_xtc_probability, NULL},
-        {"xtc_threshold", SAMPLER_FIELD_xtc_threshold, NULL},
-        {"penalty_repeat", SAMPLER_FIELD_repeat_penalty, NULL},
-        {"top_k", SAMPLER_FIELD_top_k, none},
-        {"penalty_last_n", SAMPLER_FIELD_repeat_last, whole_context},
+        {"temp", MOEFLUX_SAMPLER_FIELD_temperature, none},
+        {"top_p", MOEFLUX_SAMPLER_FIELD_top_p, NULL},
+        {"min_p", MOEFLUX_SAMPLER_FIELD_min_p, NULL},
+        {"xtc_probability", MOEFLUX_SAMPLER_FIELD_xtc_probability, NULL},
+        {"xtc_threshold", MOEFLUX_SAMPLER_FIELD_xtc_threshold, NULL},
+        {"penalty_repeat", MOEFLUX_SAMPLER_FIELD_repeat_penalty, NULL},
+        {"top_k", MOEFLUX_SAMPLER_FIELD_top_k, none},
+        {"penalty_last_n", MOEFLUX_SAMPLER_FIELD_repeat_last, whole_context},
     };
     int rc = 0;
     for (size_t i = 0; i < sizeof settings / sizeof *settings && rc == 0; i++) {
