@@ -140,7 +140,7 @@ void moeflux_request_set_alone(struct moeflux_request *r, const struct moeflux_a
  * or at the next progress report of the prompt. Text that was computed already still arrives. An answer is
  * computed from the call of moeflux_chat_answer or moeflux_chat_answer_all to its return; at other times
  * this does nothing, so a late call does not end the next answer. May be called from any thread, from a
- * signal handler and from the callback of an answer. */
+ * signal handler and from the callback of an answer. Jobs of a pool have moeflux_job_cancel. */
 void moeflux_request_cancel(struct moeflux_request *r);
 
 /* Makes the tokens of the request's prompt by the model's chat template. Returns their number; the first
@@ -312,9 +312,8 @@ struct moeflux_pool_options {
 int moeflux_pool_open(struct moeflux_pool **out, struct moeflux_chat *c, const struct moeflux_pool_options *o,
                       struct moeflux_err *e);
 /* Ends the pool: jobs that wait fail with _INTERRUPTED and the text `why`, as later ones do; jobs that run
- * have grace_ms until they end as MOEFLUX_STOP_INTERRUPTED. Then saves the
- * sequences, if there is a directory, and frees them. Jobs remain. A second call does nothing. NULL is
- * legal. */
+ * have grace_ms until they end as by moeflux_job_cancel. Then saves the sequences, if there is a directory,
+ * and frees them. Jobs remain. A second call does nothing. NULL is legal. */
 void moeflux_pool_end(struct moeflux_pool *p, const char *why, uint32_t grace_ms);
 /* Ends the pool at once, and frees it. Free its jobs first. NULL is legal. */
 void moeflux_pool_close(struct moeflux_pool *p);
@@ -326,11 +325,12 @@ struct moeflux_job_options {
     uint32_t n;
     int32_t priority;  /* RECENT: of the jobs that wait those with the lowest number begin first */
     bool keeps_pieces; /* moeflux_job_read passes them on */
-    /* The callbacks come from a thread of the pool; idx is the number of the request. They may call functions
-     * of the pool, not of the job, its requests, the chat or a model. Each may be NULL.
+    /* The callbacks come from a thread of the pool; idx is the number of the request. They may add jobs,
+     * cancel and count, but call no other function of the pool, of the job or of what it uses. Each may be
+     * NULL.
      * begin: the job begins, perhaps again (BATCH): what an earlier attempt has left is void. A negative
      * result, with `e` filled, fails the job.
-     * piece: a part of an answer; false ends it as MOEFLUX_STOP_INTERRUPTED.
+     * piece: a part of an answer; false cancels the job.
      * ended: an answer is complete, or has failed with *err; it is borrowed during the call. May set *err,
      * which fails the job. */
     int (*begin)(void *ctx, struct moeflux_err *e);
@@ -355,8 +355,9 @@ bool moeflux_pool_is_drained(struct moeflux_pool *p, uint32_t ms);
 
 /* Waits up to `ms` until the job has ended. Returns whether it has. */
 bool moeflux_job_wait(struct moeflux_job *j, uint32_t ms);
-/* Ends the job's answer as MOEFLUX_STOP_INTERRUPTED, at the latest with the next progress report of a prompt.
- * A job that waits does not begin, and ends without answers. Any thread may call it. */
+/* Cancels a job: an answer ends as MOEFLUX_STOP_INTERRUPTED, before the next token. While its prompt is
+ * evaluated, or when a job that waits has its turn, it fails with _INTERRUPTED instead. Any thread may call
+ * it. */
 void moeflux_job_cancel(struct moeflux_job *j);
 /* Passes the kept pieces since the last call to `take`, on this thread; waits up to `ms` for one. Returns
  * whether the job has ended: there are no more. Calls of tools have their arguments in the texts alone. */
