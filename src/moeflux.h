@@ -519,13 +519,19 @@ const char *moeflux_tokenizer_chat_template(const struct moeflux_tokenizer *t);
 
 struct moeflux_sampler;
 
+/* A number that is added to the logit of a token. */
+struct moeflux_bias {
+    int32_t id;
+    float value;
+};
+
 struct moeflux_sampler_options {
     float temperature;    /* 0: greedy; the lowest id wins a tie */
     uint32_t top_k;       /* keep the k largest; 0: all */
     float top_p;          /* keep the smallest set whose probabilities sum to at least p; 1: all */
     float min_p;          /* drop what is below min_p times the largest probability; 0: none */
     float repeat_penalty; /* positive logits are divided by it, others multiplied; 1: off */
-    uint32_t repeat_last; /* number of last tokens that the penalty looks at; at most 2^20 */
+    uint32_t repeat_last; /* last tokens that the penalty looks at; at most MOEFLUX_MAX_REPEAT_LAST */
     uint64_t seed;
     /* Subtracted from the logit of a token that the answer contains: once, and for each occurrence. -2 to 2;
      * 0: off. */
@@ -540,15 +546,90 @@ struct moeflux_sampler_options {
      * multiplier * base^(n - allowed_length) of its logit. multiplier 0: off. */
     float dry_multiplier, dry_base;
     uint32_t dry_allowed_length;
-    uint32_t dry_penalty_last_n; /* number of last tokens that are searched; at most 2^20 */
+    uint32_t dry_penalty_last_n; /* last tokens that are searched; at most MOEFLUX_MAX_REPEAT_LAST */
     /* Texts that end a repetition, 1 to 40 bytes each; at most 15. With a dry_multiplier above 0 they need
      * the tokenizer. */
     const char *const *dry_sequence_breakers;
     uint32_t n_dry_sequence_breakers;
+    const struct moeflux_bias *bias; /* [n_bias] added to the logits of distinct ids */
+    uint32_t n_bias;
 };
 /* Returns temperature 1, all else off, seed 0; xtc_threshold 0.1, dry_base 1.75, dry_allowed_length 2,
  * dry_penalty_last_n 64, and the program's dry_sequence_breakers: a newline, ":", "\"" and "*". */
 struct moeflux_sampler_options moeflux_sampler_defaults(void);
+
+enum { MOEFLUX_MAX_REPEAT_LAST = 1 << 20 };
+/* The options above that users set, a row each: REAL(field, name, flags, value, lo, hi, help), WHOLE(field,
+ * name, flags, value, lo, hi, all, help) and LIST(field, name, flags, value, help), with a member of struct
+ * moeflux_sampler_options and the members of struct moeflux_sampler_field. */
+#define MOEFLUX_SAMPLER_FIELDS(REAL, WHOLE, LIST)                                                            \
+    REAL(temperature, "temperature", "temp,temperature", "T", 0, 100, "temperature, 0: greedy (0.7)")        \
+    WHOLE(top_k, "top_k", "top-k", "N", 0, 1 << 30, 0, "sample from the N likeliest tokens, 0: all (20)")    \
+    REAL(top_p, "top_p", "top-p", "P", 0, 1, "sample from the likeliest that sum to P (0.95)")               \
+    REAL(min_p, "min_p", "min-p", "P", 0, 1, "drop tokens below P times the likeliest (0: off)")             \
+    REAL(typical_p, "typical_p", "typical-p,typical", "P", 0, 1,                                             \
+         "sample from the most typical that sum to P (1: off)")                                              \
+    REAL(top_n_sigma, "top_n_sigma", "top-n-sigma,top-nsigma", "X", -1, 100,                                 \
+         "drop logits X deviations below the best (-1: off)")                                                \
+    WHOLE(min_keep, "min_keep", "min-keep", "N", 0, 1 << 30, 0,                                              \
+          "the fewest tokens that top-p, min-p, .. leave (0)")                                               \
+    REAL(xtc_probability, "xtc_probability", "xtc-probability", "P", 0, 1,                                   \
+         "how often XTC drops the likeliest tokens (0: off)")                                                \
+    REAL(xtc_threshold, "xtc_threshold", "xtc-threshold", "P", 0, 1,                                         \
+         "XTC: what counts as likely; above 0.5: off (0.1)")                                                 \
+    REAL(repeat_penalty, "repeat_penalty", "repeat-penalty,repetition-penalty", "X", 0, 100,                 \
+         "make repeated tokens less likely (1: off)")                                                        \
+    WHOLE(repeat_last, "repeat_last_n", "repeat-last-n", "N", 0, MOEFLUX_MAX_REPEAT_LAST,                    \
+          MOEFLUX_MAX_REPEAT_LAST, "last tokens that the penalty applies to (64)")                           \
+    REAL(presence_penalty, "presence_penalty", "presence-penalty", "X", -2, 2,                               \
+         "make tokens of the answer less likely (0: off)")                                                   \
+    REAL(frequency_penalty, "frequency_penalty", "frequency-penalty", "X", -2, 2,                            \
+         "likewise, for each occurrence (0: off)")                                                           \
+    REAL(dry_multiplier, "dry_multiplier", "dry-multiplier", "X", 0, 100,                                    \
+         "DRY: make continued repetitions less likely (0: off)")                                             \
+    REAL(dry_base, "dry_base", "dry-base", "X", 1, 100, "DRY: growth by each repeated token (1.75)")         \
+    WHOLE(dry_allowed_length, "dry_allowed_length", "dry-allowed-length", "N", 0, MOEFLUX_MAX_REPEAT_LAST,   \
+          MOEFLUX_MAX_REPEAT_LAST, "DRY: least length of a repetition (2)")                                  \
+    WHOLE(dry_penalty_last_n, "dry_penalty_last_n", "dry-penalty-last-n", "N", 0, MOEFLUX_MAX_REPEAT_LAST,   \
+          MOEFLUX_MAX_REPEAT_LAST, "DRY: last tokens that are searched (64)")                                \
+    LIST(dry_sequence_breakers, "dry_sequence_breakers", "dry-sequence-breakers", "TEXT",                    \
+         "DRY: what ends a repetition; repeatable")
+
+enum moeflux_sampler_kind {
+    MOEFLUX_SAMPLER_REAL,  /* float */
+    MOEFLUX_SAMPLER_WHOLE, /* uint32_t */
+    MOEFLUX_SAMPLER_LIST,  /* dry_sequence_breakers */
+};
+/* An option has one name, one range and one help text in requests, flags and configuration files. */
+struct moeflux_sampler_field {
+    const char *name;  /* the name in requests and their errors: "typical_p" */
+    const char *flags; /* "typical-p,typical": of its flag; with "_" for "-" other names in requests */
+    const char *value; /* name of the value in a help text: "P" */
+    const char *help;  /* one line, with the default of requests */
+    double lo, hi;     /* range in requests; moeflux_sampler_check has the limits that hold everywhere */
+    size_t at;         /* offset in struct moeflux_sampler_options */
+    enum moeflux_sampler_kind kind;
+    uint32_t all; /* WHOLE: what -1 stands for in a request */
+};
+/* Their places in the table. */
+enum {
+#define MOEFLUX_SAMPLER_PLACE(field, ...) MOEFLUX_SAMPLER_FIELD_##field,
+    MOEFLUX_SAMPLER_FIELDS(MOEFLUX_SAMPLER_PLACE, MOEFLUX_SAMPLER_PLACE, MOEFLUX_SAMPLER_PLACE)
+#undef MOEFLUX_SAMPLER_PLACE
+        MOEFLUX_N_SAMPLER_FIELDS
+};
+/* Returns the table, [MOEFLUX_N_SAMPLER_FIELDS], in the order of MOEFLUX_SAMPLER_FIELDS. */
+const struct moeflux_sampler_field *moeflux_sampler_fields(void);
+/* Finds an option by its name or one of its flags; "-" and "_" are alike. NULL: there is none. */
+const struct moeflux_sampler_field *moeflux_sampler_find(const char *name);
+/* Returns the value of an option that is a number; of a list, how many texts it has. */
+double moeflux_sampler_get(const struct moeflux_sampler_options *o, const struct moeflux_sampler_field *f);
+/* Sets an option that is a number, by a name of moeflux_sampler_find. Errors: _USAGE (no such number, or the
+ * value is outside of its range); nothing changes. */
+int moeflux_sampler_set(struct moeflux_sampler_options *o, const char *name, double value,
+                        struct moeflux_err *e);
+/* Checks all options. Errors: _USAGE (names the one that is out of range). */
+int moeflux_sampler_check(const struct moeflux_sampler_options *o, struct moeflux_err *e);
 
 /* Creates a sampler. It is deterministic: the same options and logits give the same ids. n_ids: the number of
  * logits. t: ids without a token are never chosen; NULL: every id has one. The caller owns *out

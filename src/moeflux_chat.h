@@ -1,6 +1,7 @@
 /* moeflux_chat.h - answers of the models of moeflux.h.
  *
  *   struct moeflux_chat           requests to answers: chat template, tools, grammars, batched decode
+ *   struct moeflux_pool           many requests: a queue, threads, what prompts have in common
  *   struct moeflux_conversation   questions and answers in one session, with other answers and going back
  *   struct moeflux_grammar        which tokens may come next, for callers who sample them
  *
@@ -58,6 +59,26 @@ int moeflux_chat_check_tools(const struct moeflux_chat *c, const char *name, str
 struct moeflux_model *moeflux_chat_model(const struct moeflux_chat *c);
 /* Returns the tokenizer of the chat's model; NULL: it has none. Borrowed. */
 const struct moeflux_tokenizer *moeflux_chat_tokenizer(const struct moeflux_chat *c);
+
+/* Returns how requests without fields are answered, for a model whose file says nothing else: temperature
+ * 0.7, top_k 20, top_p 0.95, repeat_last_n 64, all else as in moeflux_sampler_defaults. */
+struct moeflux_sampler_options moeflux_request_sampler_defaults(void);
+/* Sets the options that `given` [MOEFLUX_N_SAMPLER_FIELDS] (NULL: none) does not mark to what a GGUF file
+ * says (general.sampling.*). Other models change nothing, nor do files that cannot be opened. As in
+ * llama.cpp, a negative temp or top_k is 0, and a penalty_last_n of -1 is the whole context. Errors: _FORMAT
+ * (a value is no number or out of range; *failed is the option's index in the table). */
+int moeflux_sampler_take_model(struct moeflux_sampler_options *o, const bool *given, const char *dir,
+                               size_t *failed, struct moeflux_err *e);
+
+enum {
+    MOEFLUX_MAX_LOGPROBS = 20, /* likeliest tokens, in addition to the chosen one (top_logprobs) */
+    MOEFLUX_MAX_DRAFT = 7,     /* tokens that are proposed at once (draft_max) */
+};
+/* Checks a value of the field draft: "off", "ngram", "mtp", "mtp:PATH", "auto" (NULL) or "file:PATH". Sets
+ * drafter, drafter_file (borrows from the value) and drafter_auto of `o`, if it is not NULL, to what answers
+ * with it need. name: begins the error. Errors: _USAGE. */
+int moeflux_options_use_draft(struct moeflux_options *o, const char *name, const char *draft,
+                              struct moeflux_err *e);
 
 /* Creates a request without fields. The caller owns *out (moeflux_request_free). Errors: _MEMORY. */
 int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e);
@@ -119,7 +140,7 @@ void moeflux_request_set_alone(struct moeflux_request *r, const struct moeflux_a
  * or at the next progress report of the prompt. Text that was computed already still arrives. An answer is
  * computed from the call of moeflux_chat_answer or moeflux_chat_answer_all to its return; at other times
  * this does nothing, so a late call does not end the next answer. May be called from any thread, from a
- * signal handler and from the callback of an answer. */
+ * signal handler and from the callback of an answer. Jobs of a pool have moeflux_job_cancel. */
 void moeflux_request_cancel(struct moeflux_request *r);
 
 /* Makes the tokens of the request's prompt by the model's chat template. Returns their number; the first
@@ -143,6 +164,7 @@ enum moeflux_piece_kind {
     MOEFLUX_PIECE_CALL_ARGUMENTS, /* the text continues the arguments */
     MOEFLUX_PIECE_CALL_ENDS,      /* the call is complete, or is_cut; no text */
     MOEFLUX_PIECE_CALL_FAILS,     /* it is no call after all: its bytes follow as text; no text */
+    MOEFLUX_PIECE_CONTROL,        /* a token of the template's marks, or the end; no text */
 };
 
 struct moeflux_logprob {
@@ -239,6 +261,135 @@ struct moeflux_answer_info {
 };
 struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *a);
 void moeflux_answer_free(struct moeflux_answer *a); /* NULL is legal */
+
+/* --- many answers at once --- */
+
+/* Threads that answer requests, decoded together, in sequences of their own, and the requests that wait for
+ * them. Any thread may call a pool's functions at any time, except where something else is said. A wait of
+ * UINT32_MAX ms has no end. */
+struct moeflux_pool;
+/* Requests that a thread of the pool answers one after the other. Its functions are for one thread at a
+ * time. */
+struct moeflux_job;
+
+enum moeflux_pool_reuse {
+    /* Conversations: a prompt continues the longest prefix that a recent sequence has. */
+    MOEFLUX_POOL_RECENT,
+    /* Batches. One thread continues the last sequence, and takes the waiting job with the longest prefix of
+     * it first. Several share the beginnings that prompts have in common, cut so that no result depends on
+     * other jobs. A job that finds too little memory waits until fewer run. */
+    MOEFLUX_POOL_BATCH,
+};
+
+enum { MOEFLUX_POOL_MAX_HELD = 256 };
+/* Zero or NULL in any member means the default. `dir` must outlive the pool. */
+struct moeflux_pool_options {
+    enum moeflux_pool_reuse reuse;
+    uint32_t parallel; /* answers at the same time, at least one for each model of the chat; 0: that */
+    uint32_t context; /* tokens of each sequence; 0: the smaller of MOEFLUX_DEFAULT_CONTEXT and the model's */
+    /* Jobs that may wait for a thread; 0: any number. BATCH: at most MOEFLUX_POOL_MAX_HELD wait. */
+    uint32_t most_waiting;
+    /* BATCH: jobs begin in moeflux_pool_begin alone, so that the caller knows among which the pool
+     * chooses. */
+    bool holds;
+    /* The rest: RECENT. */
+    uint32_t sequences; /* sequences in memory, also those in use, at least `parallel`; 0: that */
+    uint64_t bytes;     /* limit of the states of idle sequences; 0: none */
+    const char *dir;    /* where evicted sequences are saved, and all when the pool ends; NULL: nowhere */
+    uint64_t dir_bytes; /* limit of its files; the oldest are removed; 0: none */
+    uint32_t dir_files; /* likewise their number */
+    struct moeflux_warning warning;
+    /* Called once on a thread of the pool when an answer fails because a device is lost. No further job
+     * begins until moeflux_pool_restart. NULL: jobs go on, and those on the device fail. */
+    void (*lost)(void *ctx, const struct moeflux_err *why);
+    void *ctx;
+};
+
+/* Opens a pool of the chat's models and starts its threads. The caller owns *out (moeflux_pool_close); NULL
+ * after a failure. Chat and models must outlive the pool; no evaluation is in flight while it opens, restarts
+ * or ends. Errors: _USAGE (a number is outside of its range), _IO (the directory), _MEMORY, _NO_FIT,
+ * _DEVICE. */
+int moeflux_pool_open(struct moeflux_pool **out, struct moeflux_chat *c, const struct moeflux_pool_options *o,
+                      struct moeflux_err *e);
+/* Ends the pool: jobs that wait fail with _INTERRUPTED and the text `why`, as later ones do; jobs that run
+ * have grace_ms until they end as by moeflux_job_cancel. Then saves the sequences, if there is a directory,
+ * and frees them. Jobs remain. A second call does nothing. NULL is legal. */
+void moeflux_pool_end(struct moeflux_pool *p, const char *why, uint32_t grace_ms);
+/* Ends the pool at once, and frees it. Free its jobs first. NULL is legal. */
+void moeflux_pool_close(struct moeflux_pool *p);
+
+struct moeflux_job_options {
+    /* [n], n >= 1, without moeflux_alone, each in one job at a time. They are borrowed until
+     * moeflux_job_free, and not changed. The first failure ends the job. */
+    struct moeflux_request *const *requests;
+    uint32_t n;
+    int32_t priority;  /* RECENT: of the jobs that wait those with the lowest number begin first */
+    bool keeps_pieces; /* moeflux_job_read passes them on */
+    /* The callbacks come from a thread of the pool; idx is the number of the request. They may add jobs,
+     * cancel and count, but call no other function of the pool, of the job or of what it uses. Each may be
+     * NULL.
+     * begin: the job begins, perhaps again (BATCH): what an earlier attempt has left is void. A negative
+     * result, with `e` filled, fails the job.
+     * piece: a part of an answer; false cancels the job.
+     * ended: an answer is complete, or has failed with *err; it is borrowed during the call. May set *err,
+     * which fails the job. */
+    int (*begin)(void *ctx, struct moeflux_err *e);
+    bool (*piece)(void *ctx, uint32_t idx, const struct moeflux_piece *p);
+    void (*ended)(void *ctx, uint32_t idx, const struct moeflux_answer_info *a, struct moeflux_err *err);
+    void *ctx;
+};
+/* Makes a job: reads the requests and makes the tokens of their prompts, on this thread. The caller owns *out
+ * (moeflux_job_free); NULL after a failure. Errors: those of moeflux_chat_answer that concern the request. */
+int moeflux_job_new(struct moeflux_job **out, struct moeflux_pool *p, const struct moeflux_job_options *o,
+                    struct moeflux_err *e);
+/* Adds n jobs, all or none; each is added once. Errors: _NO_FIT (too many wait), _INTERRUPTED (the pool has
+ * ended). */
+int moeflux_pool_add(struct moeflux_pool *p, struct moeflux_job *const *jobs, size_t n,
+                     struct moeflux_err *e);
+/* Gives jobs to the idle threads of a pool that holds them. */
+void moeflux_pool_begin(struct moeflux_pool *p);
+/* Waits up to `ms` until another number of jobs has ended than `seen`, at first 0. Returns the number. */
+uint64_t moeflux_pool_await(struct moeflux_pool *p, uint64_t seen, uint32_t ms);
+/* Waits up to `ms` until no job runs. Returns whether none does. */
+bool moeflux_pool_is_drained(struct moeflux_pool *p, uint32_t ms);
+
+/* Waits up to `ms` until the job has ended. Returns whether it has. */
+bool moeflux_job_wait(struct moeflux_job *j, uint32_t ms);
+/* Cancels a job: an answer ends as MOEFLUX_STOP_INTERRUPTED, before the next token. While its prompt is
+ * evaluated, or when a job that waits has its turn, it fails with _INTERRUPTED instead. Any thread may call
+ * it. */
+void moeflux_job_cancel(struct moeflux_job *j);
+/* Passes the kept pieces since the last call to `take`, on this thread; waits up to `ms` for one. Returns
+ * whether the job has ended: there are no more. Calls of tools have their arguments in the texts alone. */
+bool moeflux_job_read(struct moeflux_job *j, uint32_t ms,
+                      void (*take)(void *ctx, uint32_t idx, const struct moeflux_piece *p), void *ctx);
+/* Returns 0, or the failure of a job that has ended. */
+int moeflux_job_result(const struct moeflux_job *j, struct moeflux_err *e);
+/* Takes the answer to request idx of a job that has ended; the caller owns it (moeflux_answer_free). NULL: it
+ * was taken, there is none, or the job has `ended`. */
+struct moeflux_answer *moeflux_job_take(struct moeflux_job *j, uint32_t idx);
+/* Cancels the job, waits until no thread has it, and frees it. NULL is legal. */
+void moeflux_job_free(struct moeflux_job *j);
+
+/* Counts the jobs that wait and those that run. Never waits. */
+void moeflux_pool_count(struct moeflux_pool *p, uint32_t *n_waiting, uint32_t *n_running);
+struct moeflux_sequence_counts {
+    uint32_t n, n_used;        /* sequences in memory; those of them in use */
+    uint32_t n_saved;          /* files of evicted ones */
+    uint64_t bytes, dir_bytes; /* bytes of states in memory, of files */
+    uint64_t n_loads, n_saves; /* so far */
+};
+/* Sums what the models did, and counts the sequences; either may be NULL. Waits for an evaluation in flight,
+ * or while a sequence is saved, unless a callback of a job calls it. */
+void moeflux_pool_get_stats(struct moeflux_pool *p, struct moeflux_stats *models,
+                            struct moeflux_sequence_counts *sequences);
+
+/* After a loss, when no job runs (moeflux_pool_is_drained): ends the threads, so that nothing uses the models
+ * any more. The sequences are freed, those on other devices saved. Jobs wait. Then close the models, open
+ * them again with the same options, and give them to the chat (moeflux_chat_use_models). */
+void moeflux_pool_pause(struct moeflux_pool *p);
+/* Starts the threads again. Errors: those of moeflux_pool_open. */
+int moeflux_pool_restart(struct moeflux_pool *p, struct moeflux_err *e);
 
 /* --- conversations --- */
 

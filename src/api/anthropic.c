@@ -40,14 +40,14 @@ static void close(struct reply *r)
 
 static const struct choice_result *result(const struct reply *r)
 {
-    return &r->request->choices[0].result;
+    return &api_request_choice(r->request, 0)->result;
 }
 
 /* Returns the usage. The tokens that were read from memory are not part of input_tokens. ended: false: the
  * answer is not computed yet, so its result may not be read. */
 static json_t *usage(const struct reply *r, bool ended)
 {
-    const struct choice *a = &r->request->choices[0];
+    const struct choice *a = api_request_choice(r->request, 0);
     json_int_t prompt = (json_int_t)a->request.tokens.n, cached = ended ? a->result.n_reused : 0;
     return json_pack("{s: I, s: i, s: I, s: I}", "input_tokens", prompt - cached,
                      "cache_creation_input_tokens", 0, "cache_read_input_tokens", cached, "output_tokens",
@@ -57,13 +57,13 @@ static json_t *usage(const struct reply *r, bool ended)
 static const char *stop_reason(const struct choice_result *of)
 {
     switch (of->stop) {
-    case ANSWER_EOS:
+    case MOEFLUX_STOP_EOS:
         return "end_turn";
-    case ANSWER_TOOLS:
+    case MOEFLUX_STOP_CALLS:
         return "tool_use";
-    case ANSWER_STOP_TEXT:
+    case MOEFLUX_STOP_TEXT:
         return "stop_sequence";
-    case ANSWER_CONTEXT:
+    case MOEFLUX_STOP_CONTEXT:
         return "model_context_window_exceeded";
     default:
         return "max_tokens";
@@ -187,7 +187,7 @@ static void begin(struct reply *r)
     alive(r);
 }
 
-static void piece(struct reply *r, uint32_t idx, const struct answer_piece *p)
+static void piece(struct reply *r, uint32_t idx, const struct moeflux_piece *p)
 {
     const struct item_sink sink = {block_begins, block_grows, block_ends, r};
     (void)idx;
@@ -199,7 +199,7 @@ static json_t *error(const struct refusal *refusal);
 static void end(struct reply *r, uint32_t idx)
 {
     const struct item_sink sink = {block_begins, block_grows, block_ends, r};
-    const struct choice_result *of = &r->request->choices[idx].result;
+    const struct choice_result *of = &api_request_choice(r->request, idx)->result;
     struct items *items = r->state;
     items_end(items, &sink);
     r->out->failed |= items->failed;

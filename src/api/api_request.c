@@ -15,6 +15,7 @@
 #include "base/seed.h"
 #include "base/str.h"
 #include "generate/generator.h"
+#include "generate/request_api.h"
 #include "generate/request_fields.h"
 #include "generate/turn_stops.h"
 #include "text/chat/chat.h"
@@ -292,8 +293,12 @@ static int make_choice(struct api_request *c, const json_t *in, const json_t *sa
                        uint64_t seed, struct generator *g, const struct api_request_defaults *defaults,
                        struct refusal *refusal)
 {
-    struct choice *a = &c->choices[c->n_choices++];
+    struct moeflux_err e;
+    if (request_api_new_made(&c->requests[c->n_choices], &e))
+        return refusal_of(refusal, ERR_MEMORY, &e);
+    struct choice *a = api_request_choice(c, c->n_choices++);
     a->seed = seed;
+    a->has_seed = true;
     a->score = c->echo && c->logprobs;
     json_t *fields = json_deep_copy(sampling);
     if (!fields)
@@ -306,6 +311,7 @@ static int make_choice(struct api_request *c, const json_t *in, const json_t *sa
     if (!rc && defaults->turns) {
         turn_stops_find(&a->request, g, &a->stops);
         prefix_cut_at(&a->cuts, a->stops.n_shared, (uint32_t)a->request.tokens.n);
+        a->is_placed = true;
     }
     return rc;
 }
@@ -349,7 +355,7 @@ static int make_choices(struct api_request *c, const json_t *in, const json_t *s
         return refusal_field(refusal, "prompt",
                              "%zu prompts with %u choices each, expected 1 to %d choices in all", n_prompts,
                              c->n, API_REQUEST_MAX_CHOICES);
-    if (!(c->choices = mem_new(n_prompts * c->n, sizeof *c->choices, &e)))
+    if (!(c->requests = mem_new(n_prompts * c->n, sizeof *c->requests, &e)))
         return refusal_of(refusal, ERR_MEMORY, &e);
     int rc = choose_seed(in, defaults, &seed, refusal);
     for (size_t i = 0; !rc && i < n_prompts * c->n; i++)
@@ -392,11 +398,26 @@ int api_request_read(struct api_request *c, bool chat, const char *body, size_t 
     return rc;
 }
 
+struct choice *api_request_choice(const struct api_request *c, uint32_t idx)
+{
+    return c->requests[idx]->encoded;
+}
+
+const struct token_list *api_request_prompt(const struct api_request *c)
+{
+    return &api_request_choice(c, 0)->request.tokens;
+}
+
+const char *api_request_skipped_tool(const struct api_request *c)
+{
+    return api_request_choice(c, 0)->request.skipped_tool;
+}
+
 void api_request_free(struct api_request *c)
 {
     for (uint32_t i = 0; i < c->n_choices; i++)
-        choice_free(&c->choices[i]);
-    free(c->choices);
+        moeflux_request_free(c->requests[i]);
+    free(c->requests);
     json_decref(c->given);
     *c = (struct api_request){0};
 }

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "generate/request.h"
+#include "moeflux_chat.h"
 
 struct choice;
 struct generator;
@@ -24,7 +25,7 @@ struct api_request { /* zeroed at first; freed with api_request_free */
     uint32_t n;       /* choices for each prompt */
     int32_t priority; /* job.priority */
     uint32_t n_choices;
-    struct choice *choices; /* [n_choices], ordered by prompt */
+    struct moeflux_request **requests; /* [n_choices], ordered by prompt; they have their tokens */
 
     /* Set by dialects other than OpenAI's chats and completions. */
     struct json_t *given;             /* object: fields of the body that the reply repeats; NULL: none */
@@ -49,6 +50,14 @@ int api_request_read(struct api_request *c, bool chat, const char *body, size_t 
 /* Does the same with a parsed object, such as the body of a batch line. */
 int api_request_take(struct api_request *c, bool chat, const struct json_t *in, const struct generator *g,
                      const struct api_request_defaults *defaults, struct refusal *refusal);
+
+/* Returns what request idx was made to: its prompt, and the result of the job that answers it. Borrowed. */
+struct choice *api_request_choice(const struct api_request *c, uint32_t idx);
+
+/* Return of the first prompt its tokens, and the type of the first tool that was left out (NULL: none).
+ * Borrowed. */
+const struct token_list *api_request_prompt(const struct api_request *c);
+const char *api_request_skipped_tool(const struct api_request *c);
 
 /* Frees all but the struct itself; a zeroed one is legal. */
 void api_request_free(struct api_request *c);

@@ -3,14 +3,17 @@
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "api/dialect.h"
 #include "api/fields.h"
+#include "api/reader.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/json_sent.h"
 #include "generate/generator.h"
+#include "generate/request_api.h"
 #include "text/utf8.h"
 
 /* The limit of generate/request.c for a line in the project's own form. */
@@ -21,7 +24,9 @@ static bool is_text(const json_t *value, const char *text)
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
-struct json_t *batch_line_parse(const char *text, size_t len)
+/* Returns the object of a line in OpenAI's form, owned by the caller. NULL: the line has another form, or is
+ * not JSON. */
+static json_t *parse(const char *text, size_t len)
 {
     /* Saves parsing a line of the project's own form twice. */
     if (!memmem(text, len, "\"custom_id\"", 11) && !memmem(text, len, "\"body\"", 6))
@@ -68,23 +73,94 @@ static int read_envelope(struct batch_line *b, const json_t *root, const struct 
     return 0;
 }
 
-int batch_line_read(struct batch_line *b, const struct json_t *root, uint64_t line, const char *model,
-                    const struct generator *g, const struct api_request_defaults *defaults,
-                    struct moeflux_err *e)
+static int read_openai(struct batch_line *b, const json_t *root, const struct batch_reader *from,
+                       struct moeflux_err *e)
 {
+    const struct generator *g = from->reader->generator;
+    struct api_request_defaults defaults = {.options = from->reader->defaults.options};
     const struct dialect *d = &dialect_chat;
-    *b = (struct batch_line){.line = line};
+    b->is_openai = true;
+    if (defaults.options.seed < 0)
+        defaults.options.seed = (int64_t)(from->base_seed + b->line - 1);
     int rc = read_envelope(b, root, &d, e);
+    b->has_id = b->custom_id != NULL;
     if (rc)
         return rc;
     const json_t *body = json_object_get(root, "body");
     if (fields_bool(body, "stream", false, &b->refusal))
         refusal_field(&b->refusal, "stream", "stream: a batch has whole answers only");
-    if (b->refusal.status || api_request_take(&b->request, d->chat, body, g, defaults, &b->refusal))
-        return err_set(e, b->refusal.status == 503 ? ERR_MEMORY : ERR_USAGE, "line %" PRIu64 ": %s", line,
+    if (b->refusal.status || api_request_take(&b->request, d->chat, body, g, &defaults, &b->refusal))
+        return err_set(e, b->refusal.status == 503 ? ERR_MEMORY : ERR_USAGE, "line %" PRIu64 ": %s", b->line,
                        b->refusal.text);
-    b->reply = reply_new(d, &b->request, model, g->tokenizer, NULL, e);
+    b->skipped_tool = api_request_choice(&b->request, 0)->request.skipped_tool;
+    b->reply = reply_new(d, &b->request, from->model, g, NULL, e);
     return b->reply ? 0 : (int)e->code;
+}
+
+static int read_own(struct batch_line *b, const char *text, size_t len, const struct batch_reader *from,
+                    struct moeflux_err *e)
+{
+    struct choice *c = b->own->encoded;
+    struct request *r = &c->request;
+    int rc = text ? request_read(r, text, len, b->line, &from->reader->defaults.options, e)
+                  : request_too_long(r, b->line, from->max_bytes, e);
+    b->has_id = r->id && !json_is_null(r->id);
+    b->skipped_tool = r->skipped_tool;
+    /* Without -s every line has a seed of its own, so that equal prompts get different answers. */
+    c->seed = r->options.seed < 0 ? from->base_seed + b->line - 1 : (uint64_t)r->options.seed;
+    c->has_seed = true;
+    return rc;
+}
+
+/* Gives a line that cannot be parsed the form of the lines before it. */
+static void choose_form(struct batch_line *b, struct batch_reader *from, int rc)
+{
+    if (b->is_openai || !rc)
+        from->as_openai = b->is_openai;
+    else if (from->as_openai && !json_object_size(b->own->encoded->request.fields))
+        b->is_openai = true;
+}
+
+int batch_line_read(struct batch_line *b, struct batch_reader *from, const char *text, size_t len,
+                    uint64_t line, struct moeflux_err *e)
+{
+    *b = (struct batch_line){.line = line};
+    json_t *root = text ? parse(text, len) : NULL;
+    int rc = root ? 0 : request_api_new_made(&b->own, e);
+    if (!rc)
+        rc = root ? read_openai(b, root, from, e) : read_own(b, text, len, from, e);
+    json_decref(root);
+    if (rc == ERR_MEMORY && !b->own && !b->is_openai)
+        return rc;
+    choose_form(b, from, rc);
+    b->key = json_id_key(b->is_openai ? b->custom_id : batch_line_id(b), line);
+    return b->key ? rc : err_set(e, ERR_MEMORY, "out of memory for line %" PRIu64, line);
+}
+
+int batch_line_encode(struct batch_line *b, const struct batch_reader *from, struct moeflux_err *e)
+{
+    struct generator *g = from->reader->generator;
+    if (b->is_openai)
+        return 0;
+    int rc = request_encode(&b->own->encoded->request, g, e);
+    return rc ? rc : request_check_length(&b->own->encoded->request, g->max_context, e);
+}
+
+struct moeflux_request *const *batch_line_requests(const struct batch_line *b, uint32_t *n)
+{
+    *n = b->is_openai ? b->request.n_choices : 1;
+    return b->is_openai ? b->request.requests : &b->own;
+}
+
+size_t batch_line_n_tokens(const struct batch_line *b)
+{
+    const struct choice *c = b->is_openai ? api_request_choice(&b->request, 0) : b->own->encoded;
+    return c->request.tokens.n;
+}
+
+struct json_t *batch_line_id(const struct batch_line *b)
+{
+    return b->own ? b->own->encoded->request.id : NULL;
 }
 
 /* Takes ownership of response and error; NULL stands for lack of memory. */
@@ -136,5 +212,7 @@ void batch_line_free(struct batch_line *b)
     reply_free(b->reply);
     api_request_free(&b->request);
     json_decref(b->custom_id);
+    moeflux_request_free(b->own);
+    free(b->key);
     *b = (struct batch_line){0};
 }

@@ -1,4 +1,5 @@
-/* batch_line.h - a line of a batch in OpenAI's form, and its result:
+/* batch_line.h - a line of a batch, and its result. A line has moeflux's own form, the fields of
+ * moeflux-batch(5), or OpenAI's:
  *
  *   {"custom_id", "method": "POST", "url": "/v1/chat/completions" or "/v1/completions",
  *    "body": the body of such an HTTP request}
@@ -17,32 +18,53 @@
 #include "api/api_request.h"
 #include "api/refusal.h"
 
-struct generator;
+struct api_reader;
 struct json_t;
 struct moeflux_err;
 struct reply;
 
+/* What lines are read with. */
+struct batch_reader {
+    const struct api_reader *reader;
+    const char *model;  /* name in answers of OpenAI's form; borrowed */
+    uint64_t base_seed; /* seed of line n without one: base_seed + n - 1 */
+    size_t max_bytes;   /* the longest line */
+    bool as_openai;     /* the form of the last line that could be parsed; one that cannot be takes it */
+};
+
 struct batch_line {           /* zeroed at first; freed with batch_line_free */
     uint64_t line;            /* number of the line, from 1 */
+    char *key;                /* identifies the result (json_id_key) */
+    bool has_id;              /* the key comes from an id, not from the line's number */
+    bool is_openai;           /* OpenAI's form: the members from custom_id on; else `own` */
+    const char *skipped_tool; /* type of the first tool that is left out, borrowed; NULL: none */
+
+    struct moeflux_request *own;
+
     struct json_t *custom_id; /* a string; NULL: the line has none */
     struct api_request request;
     struct reply *reply;
     struct refusal refusal; /* why the body is refused */
 };
 
-/* Returns the object of a line in this form, owned by the caller. NULL: the line has another form, or is not
- * JSON. */
-struct json_t *batch_line_parse(const char *text, size_t len);
-
-/* Reads the object of batch_line_parse. model: its name, borrowed. ERR_FORMAT with a text that names the
- * line, or ERR_USAGE with b->refusal filled; custom_id is set even then if the line has one. ERR_MEMORY,
+/* Reads a line. text NULL: it had more than from->max_bytes. A line of OpenAI's form gets its tokens here.
+ * ERR_FORMAT, ERR_USAGE: the line is refused, with a text that names it; key is set even then. ERR_MEMORY,
  * ERR_IO. */
-int batch_line_read(struct batch_line *b, const struct json_t *root, uint64_t line, const char *model,
-                    const struct generator *g, const struct api_request_defaults *defaults,
-                    struct moeflux_err *e);
+int batch_line_read(struct batch_line *b, struct batch_reader *from, const char *text, size_t len,
+                    uint64_t line, struct moeflux_err *e);
+/* Makes the tokens of a line of the own form. ERR_USAGE: more than the context holds; else as
+ * moeflux_chat_encode. */
+int batch_line_encode(struct batch_line *b, const struct batch_reader *from, struct moeflux_err *e);
 
-/* Return the result as one line without newline, freed with free(); NULL: no memory. _answer: once all
- * choices are done, the reply or b->refusal. _error: a line without a valid body. */
+/* Returns the requests that the line makes, *n >= 1 of them, after batch_line_encode. Borrowed. */
+struct moeflux_request *const *batch_line_requests(const struct batch_line *b, uint32_t *n);
+/* Returns the tokens of the first one's prompt. */
+size_t batch_line_n_tokens(const struct batch_line *b);
+/* Returns the id of a line of the own form, borrowed; NULL: it has none. */
+struct json_t *batch_line_id(const struct batch_line *b);
+
+/* Return the result of OpenAI's form as one line without newline, freed with free(); NULL: no memory.
+ * _answer: once all choices are done, the reply or b->refusal. _error: a line without a valid body. */
 char *batch_line_answer(const struct batch_line *b);
 char *batch_line_error(const struct batch_line *b, const char *text);
 

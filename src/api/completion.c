@@ -62,10 +62,10 @@ static json_t *text_json(const struct str *s)
 static const char *finish_reason(const struct choice_result *r)
 {
     switch (r->stop) {
-    case ANSWER_EOS:
-    case ANSWER_STOP_TEXT:
+    case MOEFLUX_STOP_EOS:
+    case MOEFLUX_STOP_TEXT:
         return "stop";
-    case ANSWER_TOOLS:
+    case MOEFLUX_STOP_CALLS:
         return "tool_calls";
     default:
         return "length";
@@ -76,7 +76,7 @@ static json_t *usage(const struct api_request *request)
 {
     json_int_t prompt = 0, cached = 0, answered = 0, drafted = 0, accepted = 0;
     for (uint32_t i = 0; i < request->n_choices; i++) {
-        const struct choice *a = &request->choices[i];
+        const struct choice *a = api_request_choice(request, i);
         /* The choices of one prompt share it. */
         if (i % request->n == 0) {
             prompt += (json_int_t)a->request.tokens.n;
@@ -105,7 +105,7 @@ static json_t *head(const struct reply *r, const char *kind)
 /* Appends the prompt's text, and the probabilities of its tokens, for `echo`. */
 static void add_prompt(struct reply *r, uint32_t idx, struct str *out)
 {
-    const struct choice *a = &r->request->choices[idx];
+    const struct choice *a = api_request_choice(r->request, idx);
     struct str all = {0};
     for (size_t i = 0; i < a->request.tokens.n; i++) {
         const char *bytes;
@@ -123,17 +123,17 @@ static void add_prompt(struct reply *r, uint32_t idx, struct str *out)
 
 /* Keeps a token's log-probabilities: in a chat those of its content only, in a completion those of all
  * tokens. */
-static void add_logprobs(struct reply *r, uint32_t idx, const struct answer_piece *p)
+static void add_logprobs(struct reply *r, uint32_t idx, const struct moeflux_piece *p)
 {
     struct choice_output *x = output_of(r, idx);
     if (!p->logprobs || p->id < 0)
         return;
     if (!r->request->chat) {
-        token_lists_add(&x->lists, r->tokenizer, p->id, p->logprobs, p->n_top);
-    } else if (p->part == CHAT_ANSWER) {
+        token_lists_add(&x->lists, r->tokenizer, p->id, p->logprobs, p->n_logprobs);
+    } else if (p->kind == MOEFLUX_PIECE_TEXT) {
         if (!x->logprobs)
             x->logprobs = json_array();
-        json_array_append_new(x->logprobs, answer_json_logprob(r->tokenizer, p->logprobs, p->n_top));
+        json_array_append_new(x->logprobs, answer_json_logprob(r->tokenizer, p->logprobs, p->n_logprobs));
     }
 }
 
@@ -150,38 +150,41 @@ static json_t *take_logprobs(struct reply *r, uint32_t idx)
     return content ? json_pack("{s: o}", "content", content) : json_null();
 }
 
-static struct str *text_of(struct choice_output *x, enum chat_part part)
-{
-    return part == CHAT_THINKING ? &x->thinking : &x->text;
-}
-
 /* ---- whole ---- */
 
 /* Returns a tool call that begins, without arguments. */
-static json_t *call_json(const struct answer_piece *p)
+static json_t *call_json(const struct moeflux_piece *p)
 {
     return json_pack("{s: s, s: s, s: {s: o, s: s}}", "id", p->call->id, "type", "function", "function",
-                     "name", utf8_json(str_text(&p->call->name), p->call->name.len), "arguments", "");
+                     "name", utf8_json(p->call->name, strlen(p->call->name)), "arguments", "");
 }
 
-static void keep_call(struct choice_output *x, const struct answer_piece *p)
+static void keep_part(struct choice_output *x, const struct moeflux_piece *p)
 {
     json_t *last = json_array_get(x->calls, json_array_size(x->calls) - 1);
-    switch (p->event) {
-    case ANSWER_CALL_BEGINS:
+    switch (p->kind) {
+    case MOEFLUX_PIECE_CALL_BEGINS:
         str_clear(&x->arguments);
         if (!x->calls)
             x->calls = json_array();
         json_array_append_new(x->calls, call_json(p));
         break;
-    case ANSWER_CALL_ARGUMENTS:
+    case MOEFLUX_PIECE_CALL_ARGUMENTS:
         str_add(&x->arguments, p->text, p->len);
         break;
-    case ANSWER_CALL_ENDS:
+    case MOEFLUX_PIECE_CALL_ENDS:
         json_object_set_new(json_object_get(last, "function"), "arguments", text_json(&x->arguments));
         break;
-    case ANSWER_CALL_FAILS:
+    case MOEFLUX_PIECE_CALL_FAILS:
         json_array_remove(x->calls, json_array_size(x->calls) - 1);
+        break;
+    case MOEFLUX_PIECE_TEXT:
+        str_add(&x->text, p->text, p->len);
+        break;
+    case MOEFLUX_PIECE_THINKING:
+        str_add(&x->thinking, p->text, p->len);
+        break;
+    case MOEFLUX_PIECE_CONTROL:
         break;
     }
 }
@@ -195,24 +198,21 @@ static void begin_text(struct reply *r, uint32_t idx)
     x->begun = true;
 }
 
-static void keep(struct reply *r, uint32_t idx, const struct answer_piece *p)
+static void keep(struct reply *r, uint32_t idx, const struct moeflux_piece *p)
 {
     struct choice_output *x = output_of(r, idx);
     begin_text(r, idx);
     add_logprobs(r, idx, p);
-    if (p->part == CHAT_TOOL)
-        keep_call(x, p);
-    else
-        str_add(text_of(x, p->part), p->text, p->len);
+    keep_part(x, p);
 }
 
 static json_t *choice_json(struct reply *r, uint32_t idx)
 {
     struct choice_output *x = output_of(r, idx);
     begin_text(r, idx);
-    json_t *out =
-        json_pack("{s: i, s: s, s: o}", "index", (int)idx, "finish_reason",
-                  finish_reason(&r->request->choices[idx].result), "logprobs", take_logprobs(r, idx));
+    json_t *out = json_pack("{s: i, s: s, s: o}", "index", (int)idx, "finish_reason",
+                            finish_reason(&api_request_choice(r->request, idx)->result), "logprobs",
+                            take_logprobs(r, idx));
     if (!r->request->chat) {
         json_object_set_new(out, "text", text_json(&x->text));
         return out;
@@ -275,12 +275,12 @@ static void send_begin(struct reply *r, uint32_t idx)
 }
 
 /* Returns what an event reports about a tool call; NULL: nothing. */
-static json_t *call_delta(const struct answer_piece *p)
+static json_t *call_delta(const struct moeflux_piece *p)
 {
     json_t *call = NULL;
-    if (p->event == ANSWER_CALL_BEGINS)
+    if (p->kind == MOEFLUX_PIECE_CALL_BEGINS)
         call = call_json(p);
-    else if (p->event == ANSWER_CALL_ARGUMENTS)
+    else if (p->kind == MOEFLUX_PIECE_CALL_ARGUMENTS)
         call = json_pack("{s: {s: o}}", "function", "arguments", utf8_json(p->text, p->len));
     if (!call)
         return NULL;
@@ -288,11 +288,11 @@ static json_t *call_delta(const struct answer_piece *p)
     return json_pack("{s: [o]}", "tool_calls", call);
 }
 
-static void send_piece(struct reply *r, uint32_t idx, const struct answer_piece *p)
+static void send_piece(struct reply *r, uint32_t idx, const struct moeflux_piece *p)
 {
     send_begin(r, idx);
     add_logprobs(r, idx, p);
-    if (p->part == CHAT_TOOL) {
+    if (p->call) {
         json_t *delta = call_delta(p);
         if (delta)
             send_choice(r, idx, delta, NULL);
@@ -302,11 +302,11 @@ static void send_piece(struct reply *r, uint32_t idx, const struct answer_piece 
         return;
     json_t *text = utf8_json(p->text, p->len);
     if (r->request->chat)
-        text = json_pack("{s: o}", p->part == CHAT_THINKING ? "reasoning_content" : "content", text);
+        text = json_pack("{s: o}", p->kind == MOEFLUX_PIECE_THINKING ? "reasoning_content" : "content", text);
     send_choice(r, idx, text, NULL);
 }
 
-static void piece(struct reply *r, uint32_t idx, const struct answer_piece *p)
+static void piece(struct reply *r, uint32_t idx, const struct moeflux_piece *p)
 {
     if (r->out)
         send_piece(r, idx, p);
@@ -316,7 +316,7 @@ static void piece(struct reply *r, uint32_t idx, const struct answer_piece *p)
 
 static void end(struct reply *r, uint32_t idx)
 {
-    const struct choice_result *of = &r->request->choices[idx].result;
+    const struct choice_result *of = &api_request_choice(r->request, idx)->result;
     if (of->rc) {
         struct refusal why = {0};
         refusal_of(&why, of->rc, &of->error);

@@ -13,6 +13,7 @@
 #include "api/refusal.h"
 #include "base/err.h"
 #include "base/mem.h"
+#include "generate/generator.h"
 
 /* ---- bodies ---- */
 
@@ -84,12 +85,12 @@ int dialect_read(const struct dialect *d, struct api_request *c, const char *bod
 /* ---- replies ---- */
 
 struct reply *reply_new(const struct dialect *d, const struct api_request *request, const char *model,
-                        const struct tokenizer *t, struct str *out, struct moeflux_err *e)
+                        const struct generator *g, struct str *out, struct moeflux_err *e)
 {
     struct reply *r = mem_new(1, sizeof *r, e);
     if (!r)
         return NULL;
-    *r = (struct reply){d, request, model, t, .created = (int64_t)time(NULL), .out = out};
+    *r = (struct reply){d, request, model, g->tokenizer, .created = (int64_t)time(NULL), .out = out};
     if (getrandom(&r->drawn, sizeof r->drawn, 0) != (ssize_t)sizeof r->drawn) {
         err_errno(e, ERR_IO, "no identifier could be drawn");
     } else if (d->open(r, e) == 0) {

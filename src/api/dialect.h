@@ -15,7 +15,7 @@
 
 #include "base/str.h"
 
-struct answer_piece;
+struct moeflux_piece;
 struct api_request;
 struct api_request_defaults;
 struct chat_body;
@@ -46,7 +46,7 @@ struct dialect {
     int (*open)(struct reply *r, struct moeflux_err *e);
     void (*close)(struct reply *r);
     /* Takes a piece of choice idx: keeps it and, with r->out, appends its events. */
-    void (*piece)(struct reply *r, uint32_t idx, const struct answer_piece *p);
+    void (*piece)(struct reply *r, uint32_t idx, const struct moeflux_piece *p);
     /* Returns the whole reply; the caller owns it. NULL: no memory. */
     struct json_t *(*whole)(struct reply *r);
 
@@ -87,7 +87,7 @@ struct reply {
 /* Creates the reply to a request. All pointers are borrowed. out: where events are appended; NULL: the reply
  * is whole. NULL with `e` filled. */
 struct reply *reply_new(const struct dialect *d, const struct api_request *request, const char *model,
-                        const struct tokenizer *t, struct str *out, struct moeflux_err *e);
+                        const struct generator *g, struct str *out, struct moeflux_err *e);
 /* Discards the pieces, because the answers are computed again. ERR_MEMORY. */
 int reply_reset(struct reply *r, struct moeflux_err *e);
 /* Frees the reply; NULL is legal. */

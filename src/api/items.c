@@ -5,7 +5,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "generate/answer.h"
+#include "moeflux_chat.h"
 
 void items_end(struct items *l, const struct item_sink *sink)
 {
@@ -77,42 +77,42 @@ static void take_text(struct items *l, enum item_kind kind, const char *text, si
     grow(l, text, len, sink);
 }
 
-static void take_call(struct items *l, const struct answer_piece *p, const struct item_sink *sink)
+static void take_call(struct items *l, const struct moeflux_piece *p, const struct item_sink *sink)
 {
     struct item *call;
-    switch (p->event) {
-    case ANSWER_CALL_BEGINS:
+    switch (p->kind) {
+    case MOEFLUX_PIECE_CALL_BEGINS:
         items_end(l, sink);
         if (!(call = begin(l, ITEM_CALL)))
             return;
         str_add_text(&call->call_id, p->call->id);
-        str_add(&call->name, str_text(&p->call->name), p->call->name.len);
+        str_add_text(&call->name, p->call->name);
         l->failed |= !str_ok(&call->call_id) || !str_ok(&call->name);
         if (sink)
             sink->begins(sink->ctx, l->n - 1);
         break;
-    case ANSWER_CALL_ARGUMENTS:
+    case MOEFLUX_PIECE_CALL_ARGUMENTS:
         if (l->is_open)
             grow(l, p->text, p->len, sink);
         break;
-    case ANSWER_CALL_FAILS:
+    case MOEFLUX_PIECE_CALL_FAILS:
         if (l->is_open)
             l->list[l->n - 1].failed = true;
         items_end(l, sink);
         break;
-    case ANSWER_CALL_ENDS:
+    default:
         items_end(l, sink);
         break;
     }
 }
 
-void items_take(struct items *l, const struct answer_piece *p, const struct item_sink *sink)
+void items_take(struct items *l, const struct moeflux_piece *p, const struct item_sink *sink)
 {
-    l->n_thinking += p->id >= 0 && p->part == CHAT_THINKING;
-    if (p->part == CHAT_TOOL)
+    l->n_thinking += p->id >= 0 && p->kind == MOEFLUX_PIECE_THINKING;
+    if (p->call)
         take_call(l, p, sink);
     else if (p->len)
-        take_text(l, p->part == CHAT_THINKING ? ITEM_THINKING : ITEM_TEXT, p->text, p->len, sink);
+        take_text(l, p->kind == MOEFLUX_PIECE_THINKING ? ITEM_THINKING : ITEM_TEXT, p->text, p->len, sink);
 }
 
 void items_free(struct items *l)

@@ -9,7 +9,7 @@
 
 #include "base/str.h"
 
-struct answer_piece;
+struct moeflux_piece;
 
 enum item_kind { ITEM_THINKING, ITEM_TEXT, ITEM_CALL };
 
@@ -40,7 +40,7 @@ struct items {         /* zeroed at first; freed with items_free */
 };
 
 /* Takes a piece of the answer. sink: NULL: nobody is interested. */
-void items_take(struct items *l, const struct answer_piece *p, const struct item_sink *sink);
+void items_take(struct items *l, const struct moeflux_piece *p, const struct item_sink *sink);
 /* Ends the last item. */
 void items_end(struct items *l, const struct item_sink *sink);
 void items_free(struct items *l);

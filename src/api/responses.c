@@ -140,12 +140,12 @@ static json_t *item_json(const struct reply *r, size_t idx, const char *status)
 
 static const struct choice_result *result(const struct reply *r)
 {
-    return &r->request->choices[0].result;
+    return &api_request_choice(r->request, 0)->result;
 }
 
 static json_t *usage(const struct reply *r)
 {
-    const struct choice *a = &r->request->choices[0];
+    const struct choice *a = api_request_choice(r->request, 0);
     const struct state *s = r->state;
     json_int_t prompt = (json_int_t)a->request.tokens.n, answered = a->result.n_answered;
     return json_pack("{s: I, s: {s: I}, s: I, s: {s: I}, s: I}", "input_tokens", prompt,
@@ -190,7 +190,8 @@ static void set_given(const struct reply *r, json_t *out)
 
 static const char *status_of(const struct choice_result *of)
 {
-    bool ended = of->stop == ANSWER_EOS || of->stop == ANSWER_TOOLS || of->stop == ANSWER_STOP_TEXT;
+    bool ended =
+        of->stop == MOEFLUX_STOP_EOS || of->stop == MOEFLUX_STOP_CALLS || of->stop == MOEFLUX_STOP_TEXT;
     return of->rc ? "failed" : ended ? "completed" : "incomplete";
 }
 
@@ -345,7 +346,7 @@ static void begin(struct reply *r)
     send(r, "response.in_progress", json_pack("{s: o}", "response", response_json(r, "in_progress")));
 }
 
-static void piece(struct reply *r, uint32_t idx, const struct answer_piece *p)
+static void piece(struct reply *r, uint32_t idx, const struct moeflux_piece *p)
 {
     const struct item_sink sink = {item_begins, item_grows, item_ends, r};
     struct state *s = r->state;
@@ -356,7 +357,7 @@ static void piece(struct reply *r, uint32_t idx, const struct answer_piece *p)
 static void end(struct reply *r, uint32_t idx)
 {
     struct state *s = r->state;
-    const struct choice_result *of = &r->request->choices[idx].result;
+    const struct choice_result *of = &api_request_choice(r->request, idx)->result;
     const char *status = status_of(of);
     bool complete = strcmp(status, "completed") == 0;
     const struct item_sink sink = {item_begins, item_grows, complete ? item_ends : item_is_cut, r};

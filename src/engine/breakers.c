@@ -67,19 +67,19 @@ static int add_text(struct makes *m, const char *text)
     return rc;
 }
 
-static bool is_on(const struct sampler_options *o)
+static bool is_on(const struct moeflux_sampler_options *o)
 {
-    return o->dry_multiplier > 0 && o->dry_last > 0;
+    return o->dry_multiplier > 0 && o->dry_penalty_last_n > 0;
 }
 
-int breakers_make(const struct tokenizer *t, const struct sampler_options *o, struct sampler_breakers *out,
-                  struct moeflux_err *e)
+int breakers_make(const struct tokenizer *t, const struct moeflux_sampler_options *o,
+                  struct sampler_breakers *out, struct moeflux_err *e)
 {
     struct makes m = {.tokenizer = t, .out = out, .e = e};
     int rc = 0;
     *out = (struct sampler_breakers){0};
-    for (uint32_t i = 0; t && is_on(o) && i < o->dry_breakers.n && !rc; i++)
-        rc = add_text(&m, o->dry_breakers.values[i]);
+    for (uint32_t i = 0; t && is_on(o) && i < o->n_dry_sequence_breakers && !rc; i++)
+        rc = add_text(&m, o->dry_sequence_breakers[i]);
     return rc;
 }
 
@@ -89,15 +89,16 @@ void breakers_free(struct sampler_breakers *b)
     *b = (struct sampler_breakers){0};
 }
 
-int breakers_cache_get(struct breakers_cache *c, const struct tokenizer *t, const struct sampler_options *o,
-                       const struct sampler_breakers **out, struct moeflux_err *e)
+int breakers_cache_get(struct breakers_cache *c, const struct tokenizer *t,
+                       const struct moeflux_sampler_options *o, const struct sampler_breakers **out,
+                       struct moeflux_err *e)
 {
     struct str key = {0};
     *out = NULL;
     if (!is_on(o))
         return 0;
-    for (uint32_t i = 0; i < o->dry_breakers.n; i++)
-        str_add(&key, o->dry_breakers.values[i], strlen(o->dry_breakers.values[i]) + 1);
+    for (uint32_t i = 0; i < o->n_dry_sequence_breakers; i++)
+        str_add(&key, o->dry_sequence_breakers[i], strlen(o->dry_sequence_breakers[i]) + 1);
     int rc = str_ok(&key) ? 0 : err_set(e, ERR_MEMORY, "out of memory for dry-sequence-breakers");
     bool is_same = key.len == c->key.len && memcmp(str_text(&key), str_text(&c->key), key.len) == 0;
     if (!rc && !is_same) {

@@ -4,6 +4,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/texts.h"
 #include "engine/breakers.h"
 #include "engine/run/batched.h"
 #include "engine/sequence.h"
@@ -11,6 +12,7 @@
 #include "engine/text_api.h"
 #include "moeflux.h"
 #include "sample/sampler.h"
+#include "sample/sampler_fields.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct moeflux_sampler {
@@ -102,7 +104,7 @@ const char *moeflux_tokenizer_chat_template(const struct moeflux_tokenizer *t)
 
 struct moeflux_sampler_options moeflux_sampler_defaults(void)
 {
-    static const char *const breakers[SAMPLER_N_BREAKERS] = SAMPLER_BREAKERS;
+    static const char *const breakers[] = {"\n", ":", "\"", "*"};
     return (struct moeflux_sampler_options){.temperature = 1,
                                             .top_p = 1,
                                             .repeat_penalty = 1,
@@ -112,7 +114,7 @@ struct moeflux_sampler_options moeflux_sampler_defaults(void)
                                             .dry_allowed_length = 2,
                                             .dry_penalty_last_n = 64,
                                             .dry_sequence_breakers = breakers,
-                                            .n_dry_sequence_breakers = SAMPLER_N_BREAKERS};
+                                            .n_dry_sequence_breakers = sizeof breakers / sizeof *breakers};
 }
 
 /* Returns a bitmap of the ids that have a token. */
@@ -125,9 +127,72 @@ static uint8_t *known_ids(const struct moeflux_tokenizer *t, uint32_t n_ids, str
     return known;
 }
 
-/* Copies the list of texts. ERR_USAGE. */
-static int take_breakers(const struct moeflux_sampler_options *o, const struct moeflux_tokenizer *t,
-                         struct texts *out, struct moeflux_err *e)
+const struct moeflux_sampler_field *moeflux_sampler_fields(void)
+{
+    return sampler_fields;
+}
+
+/* Returns whether the list, with commas between its members, has the name. */
+static bool has_name(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *at = list; *at; at += *at == ',') {
+        size_t len = strcspn(at, ","), i = 0;
+        while (len == n && i < n && (at[i] == '-' ? '_' : at[i]) == (name[i] == '-' ? '_' : name[i]))
+            i++;
+        if (len == n && i == n)
+            return true;
+        at += len;
+    }
+    return false;
+}
+
+const struct moeflux_sampler_field *moeflux_sampler_find(const char *name)
+{
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++)
+        if (has_name(sampler_fields[i].name, name) || has_name(sampler_fields[i].flags, name))
+            return &sampler_fields[i];
+    return NULL;
+}
+
+double moeflux_sampler_get(const struct moeflux_sampler_options *o, const struct moeflux_sampler_field *f)
+{
+    float real;
+    uint32_t whole;
+    if (f->kind == MOEFLUX_SAMPLER_LIST)
+        return o->n_dry_sequence_breakers;
+    memcpy(&real, (const char *)o + f->at, sizeof real);
+    memcpy(&whole, (const char *)o + f->at, sizeof whole);
+    return f->kind == MOEFLUX_SAMPLER_REAL ? (double)real : whole;
+}
+
+int moeflux_sampler_set(struct moeflux_sampler_options *o, const char *name, double value,
+                        struct moeflux_err *e)
+{
+    const struct moeflux_sampler_field *f = moeflux_sampler_find(name);
+    float real = (float)value;
+    if (!f || f->kind == MOEFLUX_SAMPLER_LIST)
+        return err_set(e, ERR_USAGE, "a sampler has no number \"%.60s\"", name);
+    bool is_whole = f->kind == MOEFLUX_SAMPLER_WHOLE;
+    if (!(value >= f->lo && value <= f->hi) || (is_whole && value != (double)(uint32_t)value))
+        return err_set(e, ERR_USAGE, "%s is %g, expected a %snumber from %g to %g", f->name, value,
+                       is_whole ? "whole " : "", f->lo, f->hi);
+    /* top_p 0 means the likeliest token alone; a very small value keeps just that. */
+    if (value == 0 && f->at == offsetof(struct moeflux_sampler_options, top_p))
+        real = 1e-9f;
+    uint32_t whole = (uint32_t)(is_whole ? value : 0);
+    memcpy((char *)o + f->at, is_whole ? (const void *)&whole : &real, sizeof whole);
+    return 0;
+}
+
+int moeflux_sampler_check(const struct moeflux_sampler_options *o, struct moeflux_err *e)
+{
+    return sampler_check(o, e);
+}
+
+/* Checks the list of texts. */
+static int check_breakers(const struct moeflux_sampler_options *o, const struct moeflux_tokenizer *t,
+                          struct moeflux_err *e)
 {
     if (o->n_dry_sequence_breakers > TEXTS_MAX)
         return err_set(e, ERR_USAGE, "dry_sequence_breakers: %u texts, expected at most %d",
@@ -139,12 +204,11 @@ static int take_breakers(const struct moeflux_sampler_options *o, const struct m
     if (o->n_dry_sequence_breakers && !o->dry_sequence_breakers)
         return err_set(e, ERR_USAGE, "dry_sequence_breakers: NULL, expected %u texts",
                        o->n_dry_sequence_breakers);
-    for (out->n = 0; out->n < o->n_dry_sequence_breakers; out->n++) {
-        const char *text = o->dry_sequence_breakers[out->n];
+    for (uint32_t i = 0; i < o->n_dry_sequence_breakers; i++) {
+        const char *text = o->dry_sequence_breakers[i];
         if (!text || !*text)
-            return err_set(e, ERR_USAGE, "dry_sequence_breakers[%u]: %s, expected 1 to %d bytes", out->n,
+            return err_set(e, ERR_USAGE, "dry_sequence_breakers[%u]: %s, expected 1 to %d bytes", i,
                            text ? "an empty text" : "NULL", SAMPLER_MAX_BREAKER);
-        out->values[out->n] = text;
     }
     return 0;
 }
@@ -153,31 +217,11 @@ static struct sampler *new_sampler(const struct moeflux_sampler_options *o, uint
                                    const struct moeflux_tokenizer *t, struct moeflux_err *e)
 {
     struct sampler_breakers breakers = {0};
-    struct sampler_options options = {.temperature = o->temperature,
-                                      .top_k = o->top_k,
-                                      .top_p = o->top_p,
-                                      .min_p = o->min_p,
-                                      .typical_p = o->typical_p,
-                                      .top_n_sigma = o->top_n_sigma,
-                                      .min_keep = o->min_keep,
-                                      .xtc_probability = o->xtc_probability,
-                                      .xtc_threshold = o->xtc_threshold,
-                                      .repeat_penalty = o->repeat_penalty,
-                                      .repeat_last = o->repeat_last,
-                                      .presence_penalty = o->presence_penalty,
-                                      .frequency_penalty = o->frequency_penalty,
-                                      .dry_multiplier = o->dry_multiplier,
-                                      .dry_base = o->dry_base,
-                                      .dry_allowed = o->dry_allowed_length,
-                                      .dry_last = o->dry_penalty_last_n,
-                                      .breakers = &breakers,
-                                      .seed = o->seed};
     struct sampler *made = NULL;
     uint8_t *known = t ? known_ids(t, n_ids, e) : NULL;
-    if ((!t || known) && take_breakers(o, t, &options.dry_breakers, e) == 0 &&
-        sampler_check(&options, e) == 0 &&
-        breakers_make(t ? t->tokenizer : NULL, &options, &breakers, e) == 0)
-        made = sampler_new(&options, n_ids, known, e);
+    if ((!t || known) && check_breakers(o, t, e) == 0 && sampler_check(o, e) == 0 &&
+        breakers_make(t ? t->tokenizer : NULL, o, &breakers, e) == 0)
+        made = sampler_new(o, &breakers, n_ids, known, e);
     breakers_free(&breakers);
     free(known);
     return made;

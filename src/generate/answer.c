@@ -50,17 +50,24 @@ struct writer {
 
 /* ---- pieces ---- */
 
-static int give(struct writer *w, struct answer_piece p, struct moeflux_err *e)
+static int give(struct writer *w, struct moeflux_piece p, struct moeflux_err *e)
 {
     const struct answer_sink *sink = &w->options->sink;
     const struct logprobs *l = &w->answer->logprobs;
     p.id = w->id;
     if (w->id >= 0 && w->options->logprobs) {
         p.logprobs = logprobs_of(l, l->n - 1);
-        p.n_top = l->n_top;
+        p.n_logprobs = l->n_top;
     }
     w->id = -1;
     return sink->piece ? sink->piece(sink->ctx, &p, e) : 0;
+}
+
+static enum moeflux_piece_kind kind_of(enum chat_part part)
+{
+    return part == CHAT_THINKING  ? MOEFLUX_PIECE_THINKING
+           : part == CHAT_CONTROL ? MOEFLUX_PIECE_CONTROL
+                                  : MOEFLUX_PIECE_TEXT;
 }
 
 static struct str *part_text(struct answer *a, enum chat_part part)
@@ -77,7 +84,8 @@ static int give_ready(struct writer *w, enum chat_part part, struct moeflux_err 
         return err_set(e, ERR_MEMORY, "out of memory for the answer");
     int rc = 0;
     if (w->ready.len > 0)
-        rc = give(w, (struct answer_piece){.part = part, .text = w->ready.data, .len = w->ready.len}, e);
+        rc = give(
+            w, (struct moeflux_piece){.kind = kind_of(part), .text = w->ready.data, .len = w->ready.len}, e);
     str_clear(&w->ready);
     return rc;
 }
@@ -140,7 +148,7 @@ static void drop_call(struct answer *a)
     str_free(&c->arguments);
 }
 
-static int give_call(struct writer *w, enum answer_call_event event, const char *bytes, size_t n,
+static int give_call(struct writer *w, enum moeflux_piece_kind kind, const char *bytes, size_t n,
                      struct moeflux_err *e)
 {
     struct answer *a = w->answer;
@@ -148,13 +156,10 @@ static int give_call(struct writer *w, enum answer_call_event event, const char 
     str_add(&c->arguments, bytes, n);
     if (!str_ok(&c->arguments))
         return err_set(e, ERR_MEMORY, "out of memory for a tool's call");
+    const struct moeflux_call call = answer_call_of(c);
     return give(w,
-                (struct answer_piece){.part = CHAT_TOOL,
-                                      .text = bytes,
-                                      .len = n,
-                                      .call = c,
-                                      .call_idx = w->n_begun - 1,
-                                      .event = event},
+                (struct moeflux_piece){
+                    .kind = kind, .text = bytes, .len = n, .call = &call, .call_idx = w->n_begun - 1},
                 e);
 }
 
@@ -175,20 +180,20 @@ static int on_tool_event(void *ctx, enum tool_event event, const char *bytes, si
         rc = end_stops(w, e);
         if (!rc)
             rc = add_call(w, bytes, n, e);
-        return rc ? rc : give_call(w, ANSWER_CALL_BEGINS, "", 0, e);
+        return rc ? rc : give_call(w, MOEFLUX_PIECE_CALL_BEGINS, "", 0, e);
     case TOOL_ARGUMENTS:
-        return give_call(w, ANSWER_CALL_ARGUMENTS, bytes, n, e);
+        return give_call(w, MOEFLUX_PIECE_CALL_ARGUMENTS, bytes, n, e);
     case TOOL_ENDS:
         w->has_called = w->options->one_call;
         /* A call ends the thinking that it is in. */
         w->part = CHAT_ANSWER;
         w->filter.inside_think = false;
-        return give_call(w, ANSWER_CALL_ENDS, "", 0, e);
+        return give_call(w, MOEFLUX_PIECE_CALL_ENDS, "", 0, e);
     case TOOL_BREAKS:
         w->answer->calls[w->answer->n_calls - 1].is_cut = true;
-        return give_call(w, ANSWER_CALL_ENDS, "", 0, e);
+        return give_call(w, MOEFLUX_PIECE_CALL_ENDS, "", 0, e);
     case TOOL_FAILS:
-        rc = give_call(w, ANSWER_CALL_FAILS, "", 0, e);
+        rc = give_call(w, MOEFLUX_PIECE_CALL_FAILS, "", 0, e);
         drop_call(w->answer);
         return rc;
     }
@@ -274,7 +279,7 @@ static int write_token(struct writer *w, int32_t id, bool is_end, struct moeflux
     w->id = id;
     utf8_stream_push(&w->utf8, str_text(&w->shown), w->shown.len, &w->fresh);
     rc = give_fresh(w, part, e);
-    return rc || w->id < 0 ? rc : give(w, (struct answer_piece){.part = part, .text = ""}, e);
+    return rc || w->id < 0 ? rc : give(w, (struct moeflux_piece){.kind = kind_of(part), .text = ""}, e);
 }
 
 /* ---- the constraint ---- */
@@ -352,7 +357,7 @@ static int go_on(struct writer *w, const struct generator *s, int32_t id, struct
     /* A model without an end-of-text token ends where the grammar does. */
     bool ends = !w->is_free && s->info.n_eos == 0 && constraint_must_end(w->options->constraint);
     if (ends)
-        w->answer->stop = ANSWER_EOS;
+        w->answer->stop = MOEFLUX_STOP_EOS;
     return !ends;
 }
 
@@ -424,12 +429,12 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
         rc = write_token(w, id, is_end, e);
     if (rc)
         return rc;
-    a->stop = a->stop_text                        ? ANSWER_STOP_TEXT
-              : w->has_called                     ? ANSWER_TOOLS
-              : is_end                            ? ANSWER_EOS
-              : a->tokens.n == (uint64_t)o->limit ? ANSWER_LENGTH
-                                                  : ANSWER_CONTEXT;
-    return a->stop == ANSWER_CONTEXT &&
+    a->stop = a->stop_text                        ? MOEFLUX_STOP_TEXT
+              : w->has_called                     ? MOEFLUX_STOP_CALLS
+              : is_end                            ? MOEFLUX_STOP_EOS
+              : a->tokens.n == (uint64_t)o->limit ? MOEFLUX_STOP_LENGTH
+                                                  : MOEFLUX_STOP_CONTEXT;
+    return a->stop == MOEFLUX_STOP_CONTEXT &&
            moeflux_session_position(s->sequence) + a->n_pending <= s->max_context;
 }
 
@@ -501,7 +506,7 @@ static int loop(struct writer *w, struct generator *s, struct moeflux_err *e)
     struct answer *a = w->answer;
     int32_t id = -1;
     for (;;) {
-        a->stop = ANSWER_INTERRUPTED;
+        a->stop = MOEFLUX_STOP_INTERRUPTED;
         if (!progress_report(&s->progress, "", "tok", 0, 0))
             return 0;
         int rc = next(w, s, &id, e);
@@ -578,7 +583,7 @@ static void free_writer(struct writer *w)
 int answer_run(struct answer *a, struct generator *s, const struct answer_options *o, struct moeflux_err *e)
 {
     struct writer w = {.answer = a, .generator = s, .options = o, .id = -1};
-    a->stop = ANSWER_LENGTH;
+    a->stop = MOEFLUX_STOP_LENGTH;
     a->logprobs.n_top = o->n_logprobs;
     sampler_begin_answer(s->sampler);
     if (o->limit == 0)
@@ -598,25 +603,23 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
     if (a->first_token_ns)
         a->decode_ns = clock_ns() - a->first_token_ns;
     if (rc == ERR_INTERRUPTED) {
-        a->stop = ANSWER_INTERRUPTED;
+        a->stop = MOEFLUX_STOP_INTERRUPTED;
         rc = 0;
     }
     if (!rc)
         rc = end(&w, e);
     /* What was held back may have been a stop text. */
     if (!rc && a->stop_text)
-        a->stop = ANSWER_STOP_TEXT;
-    else if (!rc && a->stop == ANSWER_EOS && has_complete_call(a))
-        a->stop = ANSWER_TOOLS;
+        a->stop = MOEFLUX_STOP_TEXT;
+    else if (!rc && a->stop == MOEFLUX_STOP_EOS && has_complete_call(a))
+        a->stop = MOEFLUX_STOP_CALLS;
     free_writer(&w);
     return rc;
 }
 
-const char *answer_stop_name(enum answer_stop stop)
+struct moeflux_call answer_call_of(const struct answer_call *c)
 {
-    static const char *const names[ANSWER_N_STOPS] = {"eos",         "length", "context",
-                                                      "interrupted", "stop",   "tool_calls"};
-    return names[stop];
+    return (struct moeflux_call){c->id, str_text(&c->name), str_text(&c->arguments), c->is_cut};
 }
 
 void answer_free(struct answer *a)

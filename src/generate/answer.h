@@ -8,13 +8,13 @@
 #include "base/str.h"
 #include "generate/draft.h"
 #include "generate/logprobs.h"
+#include "moeflux_chat.h"
 #include "text/chat/chat.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct constraint;
 struct generator;
 struct json_t;
-struct moeflux_err;
 
 enum { ANSWER_ID_BYTES = 264 }; /* bytes of a call's id, with the NUL */
 
@@ -28,32 +28,11 @@ struct answer_call {
     bool is_cut;          /* the answer ended within the call */
 };
 
-enum answer_call_event {
-    ANSWER_CALL_BEGINS,    /* the name is known; no text */
-    ANSWER_CALL_ARGUMENTS, /* `text` continues the arguments */
-    ANSWER_CALL_ENDS,      /* the call is complete, or is_cut; no text */
-    ANSWER_CALL_FAILS,     /* it is no call; its bytes follow as text of the answer */
-};
-
-/* A part of the answer. Each sampled token gives one piece at once, with the whole characters that it
- * completes and that can be shown, which may be none. Characters that were held back come with a later
- * token, or in a piece without a token. */
-struct answer_piece {
-    int32_t id; /* the sampled token; -1: none */
-    enum chat_part part;
-    const char *text;
-    size_t len;
-    const struct moeflux_logprob *logprobs; /* [1 + n_top], that of `id` first (logprobs.h); NULL: none */
-    uint32_t n_top;
-    const struct answer_call *call; /* NULL unless part is CHAT_TOOL */
-    /* Failed calls count too: clients join the pieces of one index to one call. */
-    uint32_t call_idx;
-    enum answer_call_event event;
-};
-
-/* Receives the pieces as they come. Pointers in a piece are borrowed during the call. */
+/* Receives the pieces as they come. Each sampled token gives one piece at once, with the whole characters
+ * that it completes and that can be shown, which may be none. Characters that were held back come with a
+ * later token, or in a piece without a token. */
 struct answer_sink {
-    int (*piece)(void *ctx, const struct answer_piece *p, struct moeflux_err *e);
+    int (*piece)(void *ctx, const struct moeflux_piece *p, struct moeflux_err *e);
     void *ctx;
 };
 
@@ -79,28 +58,18 @@ struct answer_options {
     bool one_call;  /* the first call ends the answer */
     bool must_call; /* the constraint describes a call (tools_grammar) */
     bool logprobs;
-    uint32_t n_logprobs; /* number of likeliest tokens, at most LOGPROBS_MAX */
+    uint32_t n_logprobs; /* number of likeliest tokens, at most MOEFLUX_MAX_LOGPROBS */
     struct draft_options draft;
     /* The answer without its thinking must fit it; NULL: any text. Advanced by each token. */
     struct constraint *constraint;
     struct answer_sink sink;
 };
 
-enum answer_stop {
-    ANSWER_EOS,
-    ANSWER_LENGTH,
-    ANSWER_CONTEXT,
-    ANSWER_INTERRUPTED,
-    ANSWER_STOP_TEXT, /* one of the options' stops */
-    ANSWER_TOOLS,     /* ANSWER_EOS after at least one complete call */
-    ANSWER_N_STOPS
-};
-
 struct answer { /* zeroed at first; freed with answer_free */
     struct str text, thinking;
     struct token_list tokens; /* every sampled id, also of the end of text and of a stop text */
     struct logprobs logprobs; /* one row for each token, if asked for */
-    enum answer_stop stop;
+    enum moeflux_stop stop;
     const char *stop_text;     /* the stop that was found, borrowed from the options; NULL: none */
     struct answer_call *calls; /* [n_calls] calls; the last one may be cut */
     size_t n_calls, calls_cap;
@@ -115,8 +84,8 @@ struct answer { /* zeroed at first; freed with answer_free */
  * before. */
 int answer_run(struct answer *a, struct generator *s, const struct answer_options *o, struct moeflux_err *e);
 
-/* Returns "eos", "length", "context", "interrupted", "stop" or "tool_calls". */
-const char *answer_stop_name(enum answer_stop stop);
+/* Returns the form of moeflux_chat.h, borrowed from `c`. */
+struct moeflux_call answer_call_of(const struct answer_call *c);
 
 void answer_free(struct answer *a);
 

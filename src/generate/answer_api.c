@@ -8,47 +8,6 @@
 #include "generate/choice.h"
 #include "generate/request.h"
 
-_Static_assert((int)MOEFLUX_STOP_EOS == (int)ANSWER_EOS && (int)MOEFLUX_STOP_LENGTH == (int)ANSWER_LENGTH &&
-                   (int)MOEFLUX_STOP_CONTEXT == (int)ANSWER_CONTEXT &&
-                   (int)MOEFLUX_STOP_INTERRUPTED == (int)ANSWER_INTERRUPTED &&
-                   (int)MOEFLUX_STOP_TEXT == (int)ANSWER_STOP_TEXT &&
-                   (int)MOEFLUX_STOP_CALLS == (int)ANSWER_TOOLS,
-               "two names of one reason");
-
-static struct moeflux_call call_of(const struct answer_call *c)
-{
-    return (struct moeflux_call){c->id, str_text(&c->name), str_text(&c->arguments), c->is_cut};
-}
-
-static enum moeflux_piece_kind kind_of(const struct answer_piece *p)
-{
-    static const enum moeflux_piece_kind events[] = {
-        [ANSWER_CALL_BEGINS] = MOEFLUX_PIECE_CALL_BEGINS,
-        [ANSWER_CALL_ARGUMENTS] = MOEFLUX_PIECE_CALL_ARGUMENTS,
-        [ANSWER_CALL_ENDS] = MOEFLUX_PIECE_CALL_ENDS,
-        [ANSWER_CALL_FAILS] = MOEFLUX_PIECE_CALL_FAILS,
-    };
-    if (p->call)
-        return events[p->event];
-    return p->part == CHAT_THINKING ? MOEFLUX_PIECE_THINKING : MOEFLUX_PIECE_TEXT;
-}
-
-struct moeflux_piece answer_api_piece(const struct answer_piece *p, struct moeflux_call *call)
-{
-    struct moeflux_piece piece = {.kind = kind_of(p),
-                                  .text = p->text,
-                                  .len = p->len,
-                                  .id = p->id,
-                                  .logprobs = p->logprobs,
-                                  .n_logprobs = p->logprobs ? p->n_top : 0};
-    if (p->call) {
-        *call = call_of(p->call);
-        piece.call = call;
-        piece.call_idx = p->call_idx;
-    }
-    return piece;
-}
-
 void answer_api_count(struct moeflux_answer *a, const struct choice_result *r)
 {
     a->n_reused = r->n_reused;
@@ -67,7 +26,7 @@ int answer_api_finish(struct moeflux_answer *a, const struct request *r, struct 
     if (n && !(a->calls = mem_new(n, sizeof *a->calls, e)))
         return ERR_MEMORY;
     for (size_t i = 0; i < n; i++)
-        a->calls[i] = call_of(&a->own.calls[i]);
+        a->calls[i] = answer_call_of(&a->own.calls[i]);
     return 0;
 }
 
@@ -82,7 +41,7 @@ struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *
         .thinking_len = own->thinking.len,
         .calls = a->calls,
         .n_calls = (uint32_t)own->n_calls,
-        .stop = (enum moeflux_stop)own->stop,
+        .stop = own->stop,
         .stop_text = a->stop_text,
         .skipped_tool = a->skipped_tool,
         .seed = a->seed,
@@ -121,6 +80,6 @@ void moeflux_answer_free(struct moeflux_answer *a)
 
 const char *moeflux_stop_name(enum moeflux_stop stop)
 {
-    bool is_known = (unsigned)stop < ANSWER_N_STOPS;
-    return is_known ? answer_stop_name((enum answer_stop)stop) : "unknown";
+    static const char *const names[] = {"eos", "length", "context", "interrupted", "stop", "tool_calls"};
+    return (size_t)stop < sizeof names / sizeof *names ? names[stop] : "unknown";
 }

@@ -20,9 +20,6 @@ struct moeflux_answer {
     bool continues;              /* it continues the last message of the request */
 };
 
-/* Returns the piece of moeflux.h that stands for `p`. call: room for what it points to. */
-struct moeflux_piece answer_api_piece(const struct answer_piece *p, struct moeflux_call *call);
-
 /* Takes over how the prompt went. */
 void answer_api_count(struct moeflux_answer *a, const struct choice_result *r);
 

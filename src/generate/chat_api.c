@@ -20,7 +20,6 @@
 #include "generate/choice.h"
 #include "generate/constrain.h"
 #include "generate/generator.h"
-#include "generate/model_sampling.h"
 #include "generate/prefill.h"
 #include "generate/prompt_cache.h"
 #include "generate/request.h"
@@ -45,13 +44,13 @@ struct worker {
 /* Takes the sampling of the model's file, without the values that cannot be used. */
 static int take_sampling(struct moeflux_chat *c, struct moeflux_err *e)
 {
-    bool skipped[SAMPLER_N_FIELDS] = {false};
+    bool skipped[MOEFLUX_N_SAMPLER_FIELDS] = {false};
     struct moeflux_err why;
     size_t bad;
     int rc;
     do {
         c->defaults = request_defaults();
-        rc = model_sampling_take(&c->defaults.sampling, skipped, c->generator.dir, &bad, &why);
+        rc = moeflux_sampler_take_model(&c->defaults.sampling, skipped, c->generator.dir, &bad, &why);
         if (rc != ERR_FORMAT)
             break;
         skipped[bad] = true;
@@ -163,7 +162,7 @@ void moeflux_chat_close(struct moeflux_chat *c)
     free_workers(c);
     free_batchers(c);
     generator_close(&c->generator);
-    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++)
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++)
         free(c->bad_sampling[i]);
     if (c->has_lock)
         pthread_mutex_destroy(&c->lock);
@@ -273,7 +272,7 @@ static void put_worker(struct moeflux_chat *c, struct worker *l)
 static int read_fields(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *r,
                        struct moeflux_err *e)
 {
-    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++)
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++)
         if (c->bad_sampling[i] && !json_object_get(from->fields, sampler_fields[i].name))
             return err_set(e, ERR_FORMAT, "%s", c->bad_sampling[i]);
     json_t *fields = json_deep_copy(from->fields);
@@ -329,13 +328,13 @@ static int read_request(const struct moeflux_chat *c, const struct moeflux_reque
 static int encode_request(struct moeflux_chat *c, struct moeflux_request *r, struct generator *g,
                           struct moeflux_err *e)
 {
-    if (r->encoded && r->encoded_by == c->version)
+    if (r->encoded && (!r->encoded_by || r->encoded_by == c->version))
         return 0;
     request_api_forget(r);
     r->encoded_by = c->version;
     if (!(r->encoded = mem_new(1, sizeof *r->encoded, e)))
         return ERR_MEMORY;
-    int rc = read_request(c, r, g, r->encoded, e);
+    int rc = read_request(c, r, g, &r->encoded->request, e);
     if (rc)
         request_api_forget(r);
     return rc;
@@ -353,10 +352,61 @@ int64_t moeflux_chat_encode(struct moeflux_chat *c, struct moeflux_request *r, i
         put_worker(c, l);
     if (rc)
         return err_set(e, rc, "%s", why.text);
-    const struct token_list *tokens = &r->encoded->tokens;
+    const struct token_list *tokens = &r->encoded->request.tokens;
     if (cap > 0)
         memcpy(ids, tokens->ids, size_min(tokens->n, cap) * sizeof *ids);
     return (int64_t)tokens->n;
+}
+
+/* ---- for a pool ---- */
+
+static int choose_seed(struct choice *c, struct moeflux_err *e)
+{
+    int64_t seed = c->request.options.seed;
+    if (!c->has_seed)
+        c->seed = (uint64_t)seed;
+    return !c->has_seed && seed < 0 ? seed_draw(&c->seed, e) : 0;
+}
+
+/* Finds where the prompt of a choice is cut. */
+static void place(struct choice *c, struct generator *g, enum chat_api_places places)
+{
+    const struct request *r = &c->request;
+    c->stops = (struct prefix_stops){0};
+    c->cuts = (struct prefix_cuts){0};
+    if (places == CHAT_API_CUTS)
+        turn_stops_find_cuts(r, g, &c->cuts);
+    if (places != CHAT_API_TURNS)
+        return;
+    turn_stops_find(r, g, &c->stops);
+    prefix_cut_at(&c->cuts, c->stops.n_shared, (uint32_t)r->tokens.n);
+}
+
+int chat_api_prepare(struct moeflux_chat *c, struct moeflux_request *r, uint32_t max_context,
+                     enum chat_api_places places, struct moeflux_err *e)
+{
+    struct choice *made = r->encoded;
+    if (r->is_alone)
+        return err_set(e, ERR_USAGE, "a request of a pool cannot be answered alone");
+    /* Made with this context, and perhaps where no chat may be asked. */
+    if (made && !r->encoded_by && (made->is_placed || places == CHAT_API_NOWHERE))
+        return choose_seed(made, e);
+    struct worker *l = take_worker(c, NULL, e);
+    if (!l)
+        return ERR_MEMORY;
+    struct generator *g = &l->generator;
+    g->max_context = max_context;
+    g->most_prompt_bytes = g->tokenizer ? tokenizer_most_bytes(g->tokenizer, max_context) : 0;
+    int rc = encode_request(c, r, g, e);
+    if (!rc)
+        rc = request_check_length(&r->encoded->request, max_context, e);
+    if (!rc) {
+        place(r->encoded, g, places);
+        r->encoded->is_placed = true;
+        rc = choose_seed(r->encoded, e);
+    }
+    put_worker(c, l);
+    return rc;
 }
 
 /* ---- an answer ---- */
@@ -381,31 +431,20 @@ bool chat_api_go_on(void *ctx, const char *what, const char *unit, uint64_t done
     return !atomic_load(&w->request->is_cancelled) && progress_report(&w->model->progress, "", unit, 0, 0);
 }
 
-static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+static int give_piece(void *ctx, const struct moeflux_piece *p, struct moeflux_err *e)
 {
     struct run *r = ctx;
-    struct moeflux_call call;
-    const struct moeflux_piece piece = answer_api_piece(p, &call);
     (void)e;
     /* After a cancel from outside, the text that was computed still arrives. */
-    if (r->piece && !r->piece(r->ctx, &piece)) {
+    if (r->piece && !r->piece(r->ctx, p)) {
         r->piece = NULL;
         atomic_store(&r->asked->is_cancelled, true);
     }
     return 0;
 }
 
-static int choose_seed(struct run *r, struct moeflux_err *e)
-{
-    int64_t seed = r->choice.request.options.seed;
-    r->choice.seed = (uint64_t)seed;
-    int rc = seed < 0 ? seed_draw(&r->choice.seed, e) : 0;
-    r->answer->seed = r->choice.seed;
-    return rc;
-}
-
 /* A function for choice_call. */
-static int prefill(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+static int prefill(void *ctx, const struct choice *c, const struct moeflux_sampler_options *sampling,
                    uint32_t *n_reused, struct moeflux_err *e)
 {
     const struct run *r = ctx;
@@ -420,7 +459,7 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
 }
 
 /* Evaluates the prompt of an answer that is computed alone. */
-static int prefill_alone(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+static int prefill_alone(void *ctx, const struct choice *c, const struct moeflux_sampler_options *sampling,
                          uint32_t *n_reused, struct moeflux_err *e)
 {
     struct run *r = ctx;
@@ -493,8 +532,9 @@ static int answer(struct run *r, struct moeflux_err *e)
     struct generator *g = &r->worker->generator;
     int rc = encode_request(r->chat, r->asked, g, e);
     if (!rc) {
-        r->choice.request = *r->asked->encoded;
-        *r->asked->encoded = (struct request){0};
+        r->choice = *r->asked->encoded;
+        *r->asked->encoded = (struct choice){0};
+        choice_reset(&r->choice);
         request_api_forget(r->asked);
     }
     r->answer->n_prompt = (uint32_t)r->choice.request.tokens.n;
@@ -502,7 +542,8 @@ static int answer(struct run *r, struct moeflux_err *e)
     if (!rc)
         rc = request_check_length(&r->choice.request, g->max_context, e);
     if (!rc)
-        rc = choose_seed(r, e);
+        rc = choose_seed(&r->choice, e);
+    r->answer->seed = r->choice.seed;
     if (rc)
         return rc;
     r->watch = (struct chat_api_watch){r->asked, g->model};
@@ -512,7 +553,7 @@ static int answer(struct run *r, struct moeflux_err *e)
     sequence_watch(g->sequence, NULL);
     answer_api_count(r->answer, &r->choice.result);
     if (rc == ERR_INTERRUPTED) {
-        r->answer->own.stop = ANSWER_INTERRUPTED;
+        r->answer->own.stop = MOEFLUX_STOP_INTERRUPTED;
         rc = 0;
     }
     return rc ? rc : answer_api_finish(r->answer, &r->choice.request, e);

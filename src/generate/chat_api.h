@@ -20,7 +20,7 @@ struct moeflux_chat {
     struct batcher *batchers[MOEFLUX_MAX_DEVICES]; /* one for the model and each copy */
     struct request_options defaults; /* defaults of requests, with the sampling of the model's file */
     /* Why a value in that file cannot be used: a request must have another one. NULL: it can. */
-    char *bad_sampling[SAMPLER_N_FIELDS];
+    char *bad_sampling[MOEFLUX_N_SAMPLER_FIELDS];
     pthread_mutex_t lock; /* protects the idle workers */
     bool has_lock;
     struct worker *idle;
@@ -44,6 +44,14 @@ int chat_api_check_session(const struct moeflux_chat *c, const struct moeflux_se
  * ERR_UNSUPPORTED, ERR_MEMORY. */
 int chat_api_read_how(const struct moeflux_chat *c, const struct moeflux_request *from, struct request *out,
                       struct moeflux_err *e);
+
+/* Where a prompt is cut for other prompts: nowhere, where the next request of a conversation will differ, or
+ * where others may have the same beginning. */
+enum chat_api_places { CHAT_API_NOWHERE, CHAT_API_TURNS, CHAT_API_CUTS };
+/* Makes r->encoded for an answer in a sequence of max_context tokens: the prompt, where it is cut, and the
+ * seed. Errors: those of moeflux_chat_answer that concern the request. */
+int chat_api_prepare(struct moeflux_chat *c, struct moeflux_request *r, uint32_t max_context,
+                     enum chat_api_places places, struct moeflux_err *e);
 
 /* Returns whether the request's answer should go on: a cancel and the model's progress callback end it. ctx:
  * a struct chat_api_watch. A function for moeflux_progress. */

@@ -26,7 +26,7 @@ static int score_token(void *ctx, uint32_t pos, const float *row, struct moeflux
 }
 
 /* Evaluates the prompt of a choice with `score` and fills `scores`. */
-static int score(struct choice *c, struct generator *g, const struct sampler_options *sampling,
+static int score(struct choice *c, struct generator *g, const struct moeflux_sampler_options *sampling,
                  struct moeflux_err *e)
 {
     struct scorer s = {c, g};
@@ -40,7 +40,7 @@ static int score(struct choice *c, struct generator *g, const struct sampler_opt
 
 static int prefill(struct choice *c, const struct choice_call *call, struct moeflux_err *e)
 {
-    const struct sampler_options sampling = request_sampling(&c->request.options, c->seed);
+    const struct moeflux_sampler_options sampling = request_sampling(&c->request.options, c->seed);
     struct choice_result *r = &c->result;
     r->start_ns = clock_ns();
     int rc = c->score ? score(c, call->generator, &sampling, e)
@@ -70,6 +70,12 @@ int choice_answer(struct choice *c, const struct choice_call *call, struct answe
     c->result.stop = a->stop;
     c->result.stop_text = a->stop_text;
     return rc;
+}
+
+bool choice_has_prompt_of(const struct choice *c, const struct choice *other)
+{
+    const struct token_list *a = &c->request.tokens, *b = &other->request.tokens;
+    return a->n == b->n && prefix_common(a->ids, a->n, b->ids, b->n) == a->n;
 }
 
 void choice_reset(struct choice *c)

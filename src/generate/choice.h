@@ -23,8 +23,7 @@ struct choice_result {
     struct draft_counts drafts;
     uint64_t start_ns;   /* clock_ns() when the prompt's evaluation began */
     uint64_t prefill_ns; /* time that it took */
-    uint64_t last_ns;    /* the server: clock_ns() of the last token */
-    enum answer_stop stop;
+    enum moeflux_stop stop;
     const char *stop_text; /* the stop that was found, borrowed from the request; NULL: none */
 };
 
@@ -33,7 +32,9 @@ struct choice { /* zeroed at first; freed with choice_free */
     struct prefix_stops stops; /* positions where a later prompt may differ from this one */
     struct prefix_cuts cuts;   /* where the prompt is cut for others with the same beginning */
     uint64_t seed;
-    bool score; /* the prompt's tokens are scored (`echo` with `logprobs`) */
+    bool has_seed;  /* the caller has set it; else each answer to the request chooses one */
+    bool is_placed; /* stops and cuts are set */
+    bool score;     /* the prompt's tokens are scored (`echo` with `logprobs`) */
 
     struct logprobs scores; /* one for each token of the prompt except the first */
     struct choice_result result;
@@ -48,7 +49,7 @@ struct choice_call {
     struct answer_sink sink;
     /* Evaluates the prompt up to its last token's logits, and makes the generator's sampler. *n_reused:
      * tokens that the sequence had already. */
-    int (*prefill)(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+    int (*prefill)(void *ctx, const struct choice *c, const struct moeflux_sampler_options *sampling,
                    uint32_t *n_reused, struct moeflux_err *e);
     void *ctx;
 };
@@ -56,6 +57,9 @@ struct choice_call {
 /* Computes the answer and fills c->result, except rc and error. `a` is zeroed at first; after a failure it
  * has what came before. Errors: those of generator_use_chat, prefill, constrain_begin and answer_run. */
 int choice_answer(struct choice *c, const struct choice_call *call, struct answer *a, struct moeflux_err *e);
+
+/* Returns whether both have the same prompt. */
+bool choice_has_prompt_of(const struct choice *c, const struct choice *other);
 
 /* Removes what an attempt to compute it has left. */
 void choice_reset(struct choice *c);

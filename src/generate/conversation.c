@@ -161,7 +161,7 @@ static int take_tokens(struct conversation *c, const struct generator *s, const 
     int32_t last = a->tokens.n ? a->tokens.ids[a->tokens.n - 1] : -1;
     bool end_of_turn = a->tokens.n && last == s->chat.turn_close;
     /* An end-of-text token that is not the end of a turn must not stand in the middle of a conversation. */
-    bool keep = end_of_turn || (a->stop != ANSWER_EOS && a->stop != ANSWER_TOOLS);
+    bool keep = end_of_turn || (a->stop != MOEFLUX_STOP_EOS && a->stop != MOEFLUX_STOP_CALLS);
     size_t n = a->tokens.n && !keep ? a->tokens.n - 1 : a->tokens.n;
     int rc = 0;
     for (size_t i = 0; !rc && i < n; i++)
@@ -189,7 +189,8 @@ bool conversation_reopen(struct conversation *c, const struct chat *chat, bool *
 {
     const struct turn *t = conversation_last(c);
     size_t n_tail = chat->tail.n;
-    bool was_cut = t && t->answered && (t->stop == ANSWER_LENGTH || t->stop == ANSWER_INTERRUPTED);
+    bool was_cut =
+        t && t->answered && (t->stop == MOEFLUX_STOP_LENGTH || t->stop == MOEFLUX_STOP_INTERRUPTED);
     *in_thinking = t && t->thinking.len > 0 && t->answer.len == 0;
     if (!was_cut || c->tokens.n < t->asked + n_tail)
         return false;

@@ -25,7 +25,7 @@ struct turn {
     uint32_t at;
     uint32_t asked;
     bool answered;
-    enum answer_stop stop;
+    enum moeflux_stop stop;
     struct str question, thinking, answer;
 };
 

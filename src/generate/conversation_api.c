@@ -87,17 +87,17 @@ static int read_how(const struct moeflux_conversation *v, const struct moeflux_r
     return rc;
 }
 
-static bool has_same_sampling(const struct sampler_options *a, const struct sampler_options *b)
+static bool has_same_sampling(const struct moeflux_sampler_options *a,
+                              const struct moeflux_sampler_options *b)
 {
-    bool same = a->dry_breakers.n == b->dry_breakers.n && a->n_bias == b->n_bias;
-    for (uint32_t i = 0; same && i < a->dry_breakers.n; i++)
-        same = strcmp(a->dry_breakers.values[i], b->dry_breakers.values[i]) == 0;
+    bool same = a->n_dry_sequence_breakers == b->n_dry_sequence_breakers && a->n_bias == b->n_bias;
+    for (uint32_t i = 0; same && i < a->n_dry_sequence_breakers; i++)
+        same = strcmp(a->dry_sequence_breakers[i], b->dry_sequence_breakers[i]) == 0;
     for (uint32_t i = 0; same && i < a->n_bias; i++)
         same = a->bias[i].id == b->bias[i].id && a->bias[i].value == b->bias[i].value;
-    for (size_t i = 0; same && i < SAMPLER_N_FIELDS; i++)
-        same = sampler_fields[i].kind == SAMPLER_LIST ||
-               memcmp((const char *)a + sampler_fields[i].at, (const char *)b + sampler_fields[i].at,
-                      sizeof(uint32_t)) == 0;
+    for (size_t i = 0; same && i < MOEFLUX_N_SAMPLER_FIELDS; i++)
+        same = sampler_fields[i].kind == MOEFLUX_SAMPLER_LIST ||
+               moeflux_sampler_get(a, &sampler_fields[i]) == moeflux_sampler_get(b, &sampler_fields[i]);
     return same;
 }
 
@@ -264,7 +264,7 @@ int moeflux_conversation_clear(struct moeflux_conversation *v, const char *syste
 
 static int new_sampler(struct moeflux_conversation *v, uint32_t n, struct moeflux_err *e)
 {
-    const struct sampler_options sampling = request_sampling(&v->how.options, v->seed);
+    const struct moeflux_sampler_options sampling = request_sampling(&v->how.options, v->seed);
     v->is_reseeded = false;
     return generator_new_sampler(&v->generator, &sampling, v->own.tokens.ids, n, e);
 }
@@ -296,8 +296,8 @@ static int keep_first(struct moeflux_conversation *v, struct moeflux_err *e)
 
 /* Evaluates the part of the conversation, up to the last question's end, that the sequence lacks; a function
  * for choice_call. */
-static int evaluate(void *ctx, const struct choice *c, const struct sampler_options *sampling, uint32_t *n,
-                    struct moeflux_err *e)
+static int evaluate(void *ctx, const struct choice *c, const struct moeflux_sampler_options *sampling,
+                    uint32_t *n, struct moeflux_err *e)
 {
     struct moeflux_conversation *v = ctx;
     (void)c, (void)sampling;
@@ -319,8 +319,8 @@ static int evaluate(void *ctx, const struct choice *c, const struct sampler_opti
 }
 
 /* Goes back to the last question's end without evaluating it; likewise. */
-static int stay(void *ctx, const struct choice *c, const struct sampler_options *sampling, uint32_t *n,
-                struct moeflux_err *e)
+static int stay(void *ctx, const struct choice *c, const struct moeflux_sampler_options *sampling,
+                uint32_t *n, struct moeflux_err *e)
 {
     struct moeflux_conversation *v = ctx;
     (void)c, (void)sampling;
@@ -340,7 +340,7 @@ static bool restore_question(struct moeflux_conversation *v)
 }
 
 /* Evaluates the answer so far, of which the sequence mostly has all but the last token; likewise. */
-static int evaluate_rest(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+static int evaluate_rest(void *ctx, const struct choice *c, const struct moeflux_sampler_options *sampling,
                          uint32_t *n, struct moeflux_err *e)
 {
     struct moeflux_conversation *v = ctx;
@@ -353,13 +353,11 @@ static int evaluate_rest(void *ctx, const struct choice *c, const struct sampler
 
 /* ---- answers ---- */
 
-static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+static int give_piece(void *ctx, const struct moeflux_piece *p, struct moeflux_err *e)
 {
     struct moeflux_conversation *v = ctx;
-    struct moeflux_call call;
-    const struct moeflux_piece piece = answer_api_piece(p, &call);
     (void)e;
-    if (v->piece && !v->piece(v->ctx, &piece)) {
+    if (v->piece && !v->piece(v->ctx, p)) {
         v->piece = NULL;
         moeflux_request_cancel(v->asked);
     }
@@ -368,8 +366,9 @@ static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_er
 
 /* Computes an answer, after the text `continues`; NULL: it begins. n_prompt: tokens before it. */
 static int compute(struct moeflux_conversation *v,
-                   int (*prefill)(void *ctx, const struct choice *c, const struct sampler_options *sampling,
-                                  uint32_t *n_reused, struct moeflux_err *e),
+                   int (*prefill)(void *ctx, const struct choice *c,
+                                  const struct moeflux_sampler_options *sampling, uint32_t *n_reused,
+                                  struct moeflux_err *e),
                    const char *continues, bool in_thinking, struct moeflux_err *e)
 {
     struct generator *g = &v->generator;
@@ -396,7 +395,7 @@ static int compute(struct moeflux_conversation *v,
     v->answer->n_prompt = continues ? (uint32_t)v->own.tokens.n : conversation_last(&v->own)->asked;
     answer_api_count(v->answer, &choice.result);
     if (rc == ERR_INTERRUPTED) {
-        v->answer->own.stop = ANSWER_INTERRUPTED;
+        v->answer->own.stop = MOEFLUX_STOP_INTERRUPTED;
         rc = 0;
     }
     return rc ? rc : answer_api_finish(v->answer, &choice.request, e);
@@ -468,7 +467,7 @@ static int begin_answer(struct moeflux_conversation *v,
     v->piece = piece;
     v->ctx = ctx;
     if (!rc)
-        v->answer->own.stop = ANSWER_INTERRUPTED;
+        v->answer->own.stop = MOEFLUX_STOP_INTERRUPTED;
     return rc;
 }
 

@@ -50,7 +50,7 @@ static json_t *turn_json(const struct turn *t)
         json_object_set_new(object, "thinking", text_json(&t->thinking));
     if (t->answered) {
         json_object_set_new(object, "answer", text_json(&t->answer));
-        json_object_set_new(object, "stop_reason", json_string(answer_stop_name(t->stop)));
+        json_object_set_new(object, "stop_reason", json_string(moeflux_stop_name(t->stop)));
     }
     json_object_set_new(object, "tokens_before", json_integer(t->at));
     json_object_set_new(object, "tokens_asked", json_integer(t->asked));
@@ -98,12 +98,12 @@ static void get_text(struct json_view *v, const char *key, struct str *out)
         v->rc = err_set(v->e, ERR_MEMORY, "%s: out of memory", v->where);
 }
 
-static int get_stop(struct json_view *v, enum answer_stop *stop)
+static int get_stop(struct json_view *v, enum moeflux_stop *stop)
 {
     const char *name = json_view_text_or(v, "stop_reason", "eos");
-    for (int i = ANSWER_EOS; !v->rc && i < ANSWER_N_STOPS; i++)
-        if (strcmp(name, answer_stop_name((enum answer_stop)i)) == 0) {
-            *stop = (enum answer_stop)i;
+    for (int i = MOEFLUX_STOP_EOS; !v->rc && i <= MOEFLUX_STOP_CALLS; i++)
+        if (strcmp(name, moeflux_stop_name((enum moeflux_stop)i)) == 0) {
+            *stop = (enum moeflux_stop)i;
             return 0;
         }
     return v->rc ? v->rc : err_set(v->e, ERR_FORMAT, "%s: stop_reason: found \"%s\"", v->where, name);

@@ -67,6 +67,21 @@ int draft_options_parse(struct draft_options *o, const char *name, const char *t
                    o->no_files ? "" : ", file:PATH", text);
 }
 
+_Static_assert((int)MOEFLUX_MAX_DRAFT == VERIFY_ROWS - 1, "with the current token they are a chain");
+
+int moeflux_options_use_draft(struct moeflux_options *o, const char *name, const char *draft,
+                              struct moeflux_err *e)
+{
+    struct draft_options read = {0};
+    int rc = draft ? draft_options_parse(&read, name, draft, e) : 0;
+    if (rc || !o)
+        return rc;
+    o->drafter = read.kind == DRAFT_MTP;
+    o->drafter_file = o->drafter ? read.path : NULL;
+    o->drafter_auto = read.kind == DRAFT_AUTO;
+    return 0;
+}
+
 /* ---- making one ---- */
 
 /* Makes room for chains. ERR_NO_FIT: of more than the current token. */
@@ -145,7 +160,7 @@ static void set_use(const struct draft_options *o, struct generator *g)
 
 int draft_new(struct draft **out, const struct draft_options *o, struct generator *g, struct moeflux_err *e)
 {
-    uint32_t rows = verify_most(g->model), most = o->most ? o->most : DRAFT_MOST;
+    uint32_t rows = verify_most(g->model), most = o->most ? o->most : MOEFLUX_MAX_DRAFT;
     *out = NULL;
     if (o->kind == DRAFT_OFF || (o->kind == DRAFT_AUTO && !verify_pays(g->model))) {
         drafter_set_use(g->sequence, DRAFTER_RESTS);

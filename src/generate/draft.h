@@ -20,13 +20,11 @@
 
 #include "engine/run/verify.h"
 #include "generate/layer_costs.h"
+#include "moeflux_chat.h"
 
 struct draft;
 struct generator;
 struct moeflux_err;
-
-/* Most tokens that may be proposed at once: with the current one they are a chain. */
-enum { DRAFT_MOST = VERIFY_ROWS - 1 };
 
 enum draft_kind { DRAFT_AUTO, DRAFT_OFF, DRAFT_NGRAM, DRAFT_FILE, DRAFT_MTP };
 
@@ -34,7 +32,7 @@ struct draft_options { /* zeroed: auto */
     enum draft_kind kind;
     /* DRAFT_FILE: the text; DRAFT_MTP: the layer's file, NULL: the model has it. Borrowed */
     const char *path;
-    uint32_t most; /* tokens, 1 to DRAFT_MOST; 0: DRAFT_MOST */
+    uint32_t most; /* tokens, 1 to MOEFLUX_MAX_DRAFT; 0: MOEFLUX_MAX_DRAFT */
     /* the answer has a constraint, whose mask differs from token to token, or log-probabilities: a device
      * does not sample. Set by answer_run */
     bool needs_logits;

@@ -146,14 +146,14 @@ static uint8_t *allowed_ids(const struct generator *s, struct moeflux_err *e)
     return bits;
 }
 
-int generator_new_sampler(struct generator *s, const struct sampler_options *o, const int32_t *ids, size_t n,
-                          struct moeflux_err *e)
+int generator_new_sampler(struct generator *s, const struct moeflux_sampler_options *o, const int32_t *ids,
+                          size_t n, struct moeflux_err *e)
 {
-    struct sampler_options own = *o;
+    const struct sampler_breakers *breakers = NULL;
     int rc = sampler_check(o, e);
     if (!rc)
-        rc = breakers_cache_get(&s->breakers, s->tokenizer, o, &own.breakers, e);
-    struct sampler *fresh = rc ? NULL : sampler_new(&own, s->info.vocab_size, s->allowed, e);
+        rc = breakers_cache_get(&s->breakers, s->tokenizer, o, &breakers, e);
+    struct sampler *fresh = rc ? NULL : sampler_new(o, breakers, s->info.vocab_size, s->allowed, e);
     if (!fresh)
         return rc ? rc : (int)e->code;
     sampler_free(s->sampler);
@@ -180,7 +180,7 @@ int generator_prepare(struct generator *s, uint32_t max_context, struct moeflux_
     return s->tokenizer && !s->allowed && !(s->allowed = allowed_ids(s, e)) ? ERR_MEMORY : 0;
 }
 
-int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
+int generator_start(struct generator *s, uint32_t max_context, const struct moeflux_sampler_options *o,
                     struct moeflux_err *e)
 {
     int rc = generator_prepare(s, max_context, e);

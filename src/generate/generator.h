@@ -95,7 +95,7 @@ int generator_check_ids(const struct generator *s, const struct token_list *ids,
 int generator_prepare(struct generator *s, uint32_t max_context, struct moeflux_err *e);
 
 /* Does the work of generator_prepare, and makes the sequence and the sampler. */
-int generator_start(struct generator *s, uint32_t max_context, const struct sampler_options *o,
+int generator_start(struct generator *s, uint32_t max_context, const struct moeflux_sampler_options *o,
                     struct moeflux_err *e);
 
 /* Makes another generator on the same model (copy 0) or one of its copies, for a concurrent request. It
@@ -127,8 +127,8 @@ int generator_feed(struct generator *s, const int32_t *ids, size_t n, struct moe
 
 /* Replaces the sampler by one with these options, whose seed becomes the generator's. ids [n]: tokens that
  * the text begins with; the sampler accepts them. On failure the old sampler stays. */
-int generator_new_sampler(struct generator *s, const struct sampler_options *o, const int32_t *ids, size_t n,
-                          struct moeflux_err *e);
+int generator_new_sampler(struct generator *s, const struct moeflux_sampler_options *o, const int32_t *ids,
+                          size_t n, struct moeflux_err *e);
 
 bool generator_is_eos(const struct generator *s, int32_t id);
 

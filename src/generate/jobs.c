@@ -9,9 +9,23 @@
 #include "base/mem.h"
 #include "generate/prefix.h"
 
-static struct timespec after(uint32_t ms)
+/* A wait of some milliseconds, or without end. */
+struct wait {
+    struct timespec until;
+    bool is_endless, is_over;
+};
+
+static struct wait begin_wait(uint32_t ms)
 {
-    return clock_timespec(clock_ns() + (uint64_t)ms * 1000000);
+    return (struct wait){clock_timespec(clock_ns() + (uint64_t)ms * 1000000), ms == UINT32_MAX, false};
+}
+
+/* Waits for the condition. The caller holds the lock. */
+static void wait_for(struct wait *w, struct jobs *q, pthread_cond_t *changed)
+{
+    int rc = w->is_endless ? pthread_cond_wait(changed, &q->lock)
+                           : pthread_cond_timedwait(changed, &q->lock, &w->until);
+    w->is_over = rc == ETIMEDOUT;
 }
 
 int jobs_init(struct jobs *q, uint32_t most_waiting, struct moeflux_err *e)
@@ -30,23 +44,22 @@ void jobs_free(struct jobs *q)
     *q = (struct jobs){0};
 }
 
-struct job *jobs_new(struct choice *choices, uint32_t n, const struct job_calls *calls, void *owner,
-                     struct moeflux_err *e)
+struct moeflux_job *jobs_new(uint32_t n, struct moeflux_err *e)
 {
-    struct job *j = mem_new(1, sizeof *j, e);
-    if (j && clock_init_cond(&j->changed) != 0) {
-        err_set(e, ERR_MEMORY, "out of memory for a lock");
-        free(j);
+    struct moeflux_job *j = mem_new(1, sizeof *j, e);
+    if (!j)
         return NULL;
-    }
-    if (j) {
-        j->choices = choices;
+    j->choices = mem_new(n, sizeof *j->choices, e);
+    if (j->choices && clock_init_cond(&j->changed) != 0)
+        err_set(e, ERR_MEMORY, "out of memory for a lock");
+    else if (j->choices) {
         j->n = n;
-        j->calls = calls;
-        j->owner = owner;
         j->copy = JOBS_NO_COPY;
+        return j;
     }
-    return j;
+    free(j->choices);
+    free(j);
+    return NULL;
 }
 
 /* Returns how many of the waiting jobs idle workers are about to take. Called with the lock. */
@@ -59,12 +72,12 @@ static uint32_t n_soon(const struct jobs *q)
 }
 
 /* Puts a job after those that wait with the same priority. The caller holds the lock. */
-static void insert(struct jobs *q, struct job *j)
+static void insert(struct jobs *q, struct moeflux_job *j)
 {
-    struct job **at = &q->first;
-    if (q->last && q->last->priority <= j->priority)
+    struct moeflux_job **at = &q->first;
+    if (q->last && q->last->options.priority <= j->options.priority)
         at = &q->last->next;
-    while (*at && (*at)->priority <= j->priority)
+    while (*at && (*at)->options.priority <= j->options.priority)
         at = &(*at)->next;
     j->next = *at;
     *at = j;
@@ -72,7 +85,7 @@ static void insert(struct jobs *q, struct job *j)
         q->last = j;
 }
 
-int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_err *e)
+int jobs_add(struct jobs *q, struct moeflux_job *const *list, size_t n, struct moeflux_err *e)
 {
     int rc = 0;
     pthread_mutex_lock(&q->lock);
@@ -81,9 +94,8 @@ int jobs_add(struct jobs *q, struct job *const *list, size_t n, struct moeflux_e
     else if (q->n_waiting >= (uint64_t)q->most_waiting + n_soon(q))
         rc = err_set(e, ERR_NO_FIT, "%u requests wait already", q->n_waiting);
     for (size_t i = 0; !rc && i < n; i++) {
-        struct job *j = list[i];
+        struct moeflux_job *j = list[i];
         j->state = JOB_WAITING;
-        j->added_ns = clock_ns();
         insert(q, j);
         q->n_waiting++;
     }
@@ -133,15 +145,15 @@ void jobs_add_worker(struct jobs *q, uint32_t group)
 }
 
 /* Moves the first waiting job to those that run. The caller holds the lock. */
-static struct job *start_first(struct jobs *q, uint32_t group)
+static struct moeflux_job *start_first(struct jobs *q, uint32_t group)
 {
-    struct job *j = q->first;
+    struct moeflux_job *j = q->first;
     if (!j)
         return NULL;
     q->first = j->next;
     if (!q->first)
         q->last = NULL;
-    for (struct job *other = q->running; other; other = other->next)
+    for (struct moeflux_job *other = q->running; other; other = other->next)
         other->was_alone = false;
     j->was_alone = !q->running;
     j->next = q->running;
@@ -154,14 +166,14 @@ static struct job *start_first(struct jobs *q, uint32_t group)
     return j;
 }
 
-struct job *jobs_take(struct jobs *q, uint32_t group)
+struct moeflux_job *jobs_take(struct jobs *q, uint32_t group)
 {
     pthread_mutex_lock(&q->lock);
     q->groups[group].n_idle++;
     while (!q->closed && !q->is_paused && !(q->first && q->n_running < q->most_running && is_next(q, group)))
         pthread_cond_wait(&q->more, &q->lock);
     q->groups[group].n_idle--;
-    struct job *j = q->is_paused ? NULL : start_first(q, group);
+    struct moeflux_job *j = q->is_paused ? NULL : start_first(q, group);
     /* The next job may belong to another group. */
     if (j)
         pthread_cond_broadcast(&q->more);
@@ -169,44 +181,47 @@ struct job *jobs_take(struct jobs *q, uint32_t group)
     return j;
 }
 
-static void free_piece(struct job_piece *p)
-{
-    str_free(&p->call.name);
-    free(p->logprobs);
-    free(p);
-}
+/* A copy of a piece. */
+struct job_piece {
+    struct job_piece *next;
+    uint32_t idx;               /* the request's number */
+    struct moeflux_piece piece; /* points to what follows */
+    struct moeflux_call call;   /* without arguments: they come as texts */
+    /* [1 + n_logprobs], if there are any; then the text, and the call's id and name with their NULs */
+    struct moeflux_logprob logprobs[];
+};
 
-static struct job_piece *copy_piece(const struct answer_piece *p, struct moeflux_err *e)
+static struct job_piece *copy_piece(const struct moeflux_piece *p, struct moeflux_err *e)
 {
-    struct job_piece *own = mem_new(1, sizeof *own + p->len, e);
+    size_t n = p->logprobs ? 1 + (size_t)p->n_logprobs : 0;
+    size_t n_id = p->call ? strlen(p->call->id) + 1 : 0, n_name = p->call ? strlen(p->call->name) + 1 : 0;
+    struct job_piece *own = mem_new(1, sizeof *own + n * sizeof *own->logprobs + p->len + n_id + n_name, e);
     if (!own)
         return NULL;
+    char *at = (char *)(own->logprobs + n);
     own->piece = *p;
-    own->piece.text = own->text;
-    own->piece.call = &own->call;
-    if (p->len)
-        memcpy(own->text, p->text, p->len);
-    if (p->call && p->event == ANSWER_CALL_BEGINS) {
-        memcpy(own->call.id, p->call->id, sizeof own->call.id);
-        str_add(&own->call.name, str_text(&p->call->name), p->call->name.len);
-    }
-    bool ok = str_ok(&own->call.name);
-    size_t n = p->logprobs ? 1 + (size_t)p->n_top : 0;
-    if (ok && n && (own->logprobs = mem_new(n, sizeof *own->logprobs, e)))
+    own->piece.text = at;
+    if (n)
         memcpy(own->logprobs, p->logprobs, n * sizeof *own->logprobs);
-    own->piece.logprobs = own->logprobs;
-    if (ok && (!n || own->logprobs))
-        return own;
-    free_piece(own);
-    err_set(e, ERR_MEMORY, "out of memory for the answer");
-    return NULL;
+    own->piece.logprobs = n ? own->logprobs : NULL;
+    if (p->len)
+        memcpy(at, p->text, p->len);
+    if (p->call) {
+        own->piece.call = &own->call;
+        own->call = (struct moeflux_call){.id = memcpy(at + p->len, p->call->id, n_id),
+                                          .name = memcpy(at + p->len + n_id, p->call->name, n_name),
+                                          .arguments = "",
+                                          .is_cut = p->call->is_cut};
+    }
+    return own;
 }
 
-int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *piece, struct moeflux_err *e)
+int jobs_give(struct jobs *q, struct moeflux_job *j, const struct moeflux_piece *piece, struct moeflux_err *e)
 {
     struct job_piece *p = copy_piece(piece, e);
     if (!p)
         return ERR_MEMORY;
+    p->idx = j->at;
     pthread_mutex_lock(&q->lock);
     if (j->last)
         j->last->next = p;
@@ -219,9 +234,9 @@ int jobs_give(struct jobs *q, struct job *j, const struct answer_piece *piece, s
 }
 
 /* Removes a running job from those that run. The caller holds the lock. */
-static void unlink_running(struct jobs *q, const struct job *j)
+static void unlink_running(struct jobs *q, const struct moeflux_job *j)
 {
-    struct job **at = &q->running;
+    struct moeflux_job **at = &q->running;
     while (*at != j)
         at = &(*at)->next;
     *at = j->next;
@@ -230,11 +245,11 @@ static void unlink_running(struct jobs *q, const struct job *j)
 }
 
 /* Returns the longest common prefix with the jobs of a list, up to `most` if none has more. */
-static uint32_t common_with(const struct job *list, const struct job *j, uint32_t most)
+static uint32_t common_with(const struct moeflux_job *list, const struct moeflux_job *j, uint32_t most)
 {
-    const struct token_list *own = &j->choices->request.tokens;
-    for (const struct job *x = list; x; x = x->next) {
-        const struct token_list *other = &x->choices->request.tokens;
+    const struct token_list *own = &j->choices[0]->request.tokens;
+    for (const struct moeflux_job *x = list; x; x = x->next) {
+        const struct token_list *other = &x->choices[0]->request.tokens;
         uint32_t same = prefix_common(own->ids, own->n, other->ids, other->n);
         if (same > most && same < own->n)
             most = same;
@@ -242,7 +257,7 @@ static uint32_t common_with(const struct job *list, const struct job *j, uint32_
     return most;
 }
 
-uint32_t jobs_common(struct jobs *q, const struct job *j)
+uint32_t jobs_common(struct jobs *q, const struct moeflux_job *j)
 {
     pthread_mutex_lock(&q->lock);
     uint32_t most = common_with(q->running, j, common_with(q->first, j, 0));
@@ -250,7 +265,7 @@ uint32_t jobs_common(struct jobs *q, const struct job *j)
     return most;
 }
 
-void jobs_finish(struct jobs *q, struct job *j)
+void jobs_finish(struct jobs *q, struct moeflux_job *j)
 {
     pthread_mutex_lock(&q->lock);
     unlink_running(q, j);
@@ -268,7 +283,7 @@ void jobs_finish(struct jobs *q, struct job *j)
     pthread_mutex_unlock(&q->lock);
 }
 
-bool jobs_put_back(struct jobs *q, struct job *j, bool freed)
+bool jobs_put_back(struct jobs *q, struct moeflux_job *j, bool freed)
 {
     pthread_mutex_lock(&q->lock);
     bool may = (freed || !j->was_alone) && !q->closed;
@@ -289,62 +304,60 @@ bool jobs_put_back(struct jobs *q, struct job *j, bool freed)
     return may;
 }
 
-const struct choice *jobs_result(const struct job *j)
+const struct choice_result *jobs_result(const struct moeflux_job *j)
 {
-    const struct choice *c = j->choices;
-    while (c + 1 < j->choices + j->n && !c->result.rc)
-        c++;
-    return c;
+    uint32_t i = 0;
+    while (i + 1 < j->n && !j->choices[i]->result.rc)
+        i++;
+    return &j->choices[i]->result;
 }
 
 uint64_t jobs_await(struct jobs *q, uint64_t seen, uint32_t ms)
 {
-    struct timespec until = after(ms);
-    int rc = 0;
+    struct wait w = begin_wait(ms);
     pthread_mutex_lock(&q->lock);
-    while (q->n_ended == seen && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&q->more, &q->lock, &until);
+    while (q->n_ended == seen && !w.is_over)
+        wait_for(&w, q, &q->more);
     seen = q->n_ended;
     pthread_mutex_unlock(&q->lock);
     return seen;
 }
 
-bool jobs_is_done(struct jobs *q, const struct job *j)
+bool jobs_wait(struct jobs *q, struct moeflux_job *j, uint32_t ms)
 {
+    struct wait w = begin_wait(ms);
     pthread_mutex_lock(&q->lock);
+    while (j->state != JOB_DONE && !w.is_over)
+        wait_for(&w, q, &j->changed);
     bool is = j->state == JOB_DONE;
     pthread_mutex_unlock(&q->lock);
     return is;
 }
 
-struct job_piece *jobs_read(struct jobs *q, struct job *j, uint32_t ms, bool *done)
+bool jobs_read(struct jobs *q, struct moeflux_job *j, uint32_t ms,
+               void (*take)(void *ctx, uint32_t idx, const struct moeflux_piece *p), void *ctx)
 {
-    struct timespec until = after(ms);
-    int rc = 0;
+    struct wait w = begin_wait(ms);
     pthread_mutex_lock(&q->lock);
-    while (!j->first && j->state != JOB_DONE && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&j->changed, &q->lock, &until);
+    while (!j->first && j->state != JOB_DONE && !w.is_over)
+        wait_for(&w, q, &j->changed);
     struct job_piece *p = j->first;
     j->first = j->last = NULL;
-    *done = j->state == JOB_DONE;
+    bool done = j->state == JOB_DONE;
     pthread_mutex_unlock(&q->lock);
-    return p;
-}
-
-void jobs_free_pieces(struct job_piece *p)
-{
-    while (p) {
-        struct job_piece *next = p->next;
-        free_piece(p);
-        p = next;
+    for (struct job_piece *next; p; p = next) {
+        next = p->next;
+        take(ctx, p->idx, &p->piece);
+        free(p);
     }
+    return done;
 }
 
 /* Removes a waiting job. The caller holds the lock. */
-static void unlink_waiting(struct jobs *q, struct job *j)
+static void unlink_waiting(struct jobs *q, struct moeflux_job *j)
 {
-    struct job *before = NULL;
-    for (struct job *x = q->first; x != j; x = x->next)
+    struct moeflux_job *before = NULL;
+    for (struct moeflux_job *x = q->first; x != j; x = x->next)
         before = x;
     if (before)
         before->next = j->next;
@@ -355,7 +368,7 @@ static void unlink_waiting(struct jobs *q, struct job *j)
     q->n_waiting--;
 }
 
-void jobs_release(struct jobs *q, struct job *j)
+void jobs_release(struct jobs *q, struct moeflux_job *j)
 {
     if (!j)
         return;
@@ -366,9 +379,34 @@ void jobs_release(struct jobs *q, struct job *j)
     if (j->state == JOB_WAITING)
         unlink_waiting(q, j);
     pthread_mutex_unlock(&q->lock);
-    jobs_free_pieces(j->first);
+    for (struct job_piece *p = j->first, *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
+    for (uint32_t i = 0; j->answers && i < j->n; i++)
+        moeflux_answer_free(j->answers[i]);
     pthread_cond_destroy(&j->changed);
+    free(j->answers);
+    free(j->choices);
     free(j);
+}
+
+/* The caller holds the lock. */
+static void fail(struct jobs *q, struct moeflux_job *j, const char *why)
+{
+    struct choice_result *r = &j->choices[0]->result;
+    r->rc = err_set(&r->error, ERR_INTERRUPTED, "%s", why);
+    j->state = JOB_DONE;
+    q->n_ended++;
+    pthread_cond_broadcast(&j->changed);
+    pthread_cond_broadcast(&q->more);
+}
+
+void jobs_fail(struct jobs *q, struct moeflux_job *j, const char *why)
+{
+    pthread_mutex_lock(&q->lock);
+    fail(q, j, why);
+    pthread_mutex_unlock(&q->lock);
 }
 
 void jobs_close(struct jobs *q, const char *why)
@@ -376,13 +414,9 @@ void jobs_close(struct jobs *q, const char *why)
     pthread_mutex_lock(&q->lock);
     q->closed = why;
     while (q->first) {
-        struct job *j = q->first;
-        struct choice_result *r = &j->choices->result;
+        struct moeflux_job *j = q->first;
         unlink_waiting(q, j);
-        r->rc = err_set(&r->error, ERR_INTERRUPTED, "%s", why);
-        j->state = JOB_DONE;
-        q->n_ended++;
-        pthread_cond_broadcast(&j->changed);
+        fail(q, j, why);
     }
     pthread_cond_broadcast(&q->more);
     pthread_mutex_unlock(&q->lock);
@@ -408,11 +442,10 @@ void jobs_resume(struct jobs *q)
 
 bool jobs_drained(struct jobs *q, uint32_t ms)
 {
-    struct timespec until = after(ms);
-    int rc = 0;
+    struct wait w = begin_wait(ms);
     pthread_mutex_lock(&q->lock);
-    while (q->n_running && rc != ETIMEDOUT)
-        rc = pthread_cond_timedwait(&q->more, &q->lock, &until);
+    while (q->n_running && !w.is_over)
+        wait_for(&w, q, &q->more);
     bool none = q->n_running == 0;
     pthread_mutex_unlock(&q->lock);
     return none;

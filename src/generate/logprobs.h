@@ -8,8 +8,6 @@
 
 #include "moeflux_chat.h"
 
-enum { LOGPROBS_MAX = 20 }; /* most likeliest tokens, in addition to the chosen one */
-
 struct logprobs { /* zeroed at first; freed with logprobs_free */
     uint32_t n_top;
     size_t n; /* tokens */

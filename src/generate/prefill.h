@@ -16,12 +16,12 @@ struct generator;
 struct moeflux_err;
 struct moeflux_outputs;
 struct moeflux_session;
-struct sampler_options;
+struct moeflux_sampler_options;
 
 struct prefill {
     const int32_t *ids; /* [n], the prompt, n >= 1; borrowed, as is `sampling` */
     uint32_t n;
-    const struct sampler_options *sampling; /* a new sampler's options; NULL: the old sampler stays */
+    const struct moeflux_sampler_options *sampling; /* a new sampler's options; NULL: the old sampler stays */
     struct prefix_cuts cuts;
     /* Not 0: the prompt is cut at the cuts and into chunks of so many tokens, and what is reused of the
      * sequence was cut at the same places. Then results are those of a run from the beginning. */

@@ -128,7 +128,7 @@ static struct prefix_stops choose_stops(const struct prompt_cache *pc, uint32_t 
 }
 
 int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
-                      const struct sampler_options *sampling, const struct moeflux_outputs *outputs,
+                      const struct moeflux_sampler_options *sampling, const struct moeflux_outputs *outputs,
                       struct moeflux_err *e)
 {
     struct prefill p = {.ids = prompt->ids, .n = (uint32_t)prompt->n, .sampling = sampling};

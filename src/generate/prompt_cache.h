@@ -9,7 +9,7 @@
 #include "moeflux.h"
 
 struct generator;
-struct sampler_options;
+struct moeflux_sampler_options;
 struct token_list;
 
 struct prompt_cache_options {
@@ -42,7 +42,7 @@ int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options
  * no failure: the answer has priority, and pc->unwritten has the reason. Errors: those of prefill_begin and
  * prefill_run. */
 int prompt_cache_eval(struct prompt_cache *pc, struct generator *s, const struct token_list *prompt,
-                      const struct sampler_options *sampling, const struct moeflux_outputs *outputs,
+                      const struct moeflux_sampler_options *sampling, const struct moeflux_outputs *outputs,
                       struct moeflux_err *e);
 
 #endif

@@ -16,33 +16,28 @@
 
 #define MAX_VALUES (1 << 18)
 
-struct request_options request_defaults(void)
+struct moeflux_sampler_options moeflux_request_sampler_defaults(void)
 {
-    return (struct request_options){
-        .predict = REQUEST_NO_LIMIT,
-        .seed = -1,
-        .logprobs = REQUEST_NO_LOGPROBS,
-        .sampling =
-            {
-                .temperature = 0.7f,
-                .top_k = 20,
-                .top_p = 0.95f,
-                .typical_p = 1,
-                .top_n_sigma = -1,
-                .xtc_threshold = 0.1f,
-                .repeat_penalty = 1.0f,
-                .repeat_last = 64,
-                .dry_base = 1.75f,
-                .dry_allowed = 2,
-                .dry_last = 64,
-                .dry_breakers = {SAMPLER_N_BREAKERS, SAMPLER_BREAKERS},
-            },
-    };
+    struct moeflux_sampler_options o = moeflux_sampler_defaults();
+    o.temperature = 0.7f;
+    o.top_k = 20;
+    o.top_p = 0.95f;
+    o.top_n_sigma = -1;
+    o.repeat_last = 64;
+    return o;
 }
 
-struct sampler_options request_sampling(const struct request_options *o, uint64_t seed)
+struct request_options request_defaults(void)
 {
-    struct sampler_options sampling = o->sampling;
+    return (struct request_options){.predict = REQUEST_NO_LIMIT,
+                                    .seed = -1,
+                                    .logprobs = REQUEST_NO_LOGPROBS,
+                                    .sampling = moeflux_request_sampler_defaults()};
+}
+
+struct moeflux_sampler_options request_sampling(const struct request_options *o, uint64_t seed)
+{
+    struct moeflux_sampler_options sampling = o->sampling;
     sampling.seed = seed;
     return sampling;
 }
@@ -203,6 +198,7 @@ void request_free(struct request *r)
     str_free(&r->grammar);
     json_decref(r->tools);
     free(r->bias);
+    free(r->breakers);
     token_list_free(&r->tokens);
     *r = (struct request){0};
 }

@@ -27,15 +27,15 @@ enum request_switch {
     REQUEST_SWITCH_LIMIT,  /* instead of no thinking, a limit of 0 tokens; else it is ignored */
 };
 
-struct request_options {                  /* strings are borrowed */
-    const char *prompt;                   /* NULL: there are messages */
-    const char *system;                   /* NULL: none */
-    int64_t predict;                      /* most tokens of the answer; REQUEST_NO_LIMIT */
-    int64_t seed;                         /* -1: the caller chooses */
-    int64_t logprobs;                     /* number of likeliest tokens; REQUEST_NO_LOGPROBS */
-    struct sampler_options sampling;      /* without a seed */
-    const char *stops[REQUEST_MAX_STOPS]; /* not empty */
-    const struct json_t *tools;           /* tools.h; not empty; NULL: none */
+struct request_options {                     /* strings are borrowed */
+    const char *prompt;                      /* NULL: there are messages */
+    const char *system;                      /* NULL: none */
+    int64_t predict;                         /* most tokens of the answer; REQUEST_NO_LIMIT */
+    int64_t seed;                            /* -1: the caller chooses */
+    int64_t logprobs;                        /* number of likeliest tokens; REQUEST_NO_LOGPROBS */
+    struct moeflux_sampler_options sampling; /* without a seed */
+    const char *stops[REQUEST_MAX_STOPS];    /* not empty */
+    const struct json_t *tools;              /* tools.h; not empty; NULL: none */
     const char *tool;            /* the tool that the answer must call, once; NULL: any, at least once */
     const struct json_t *kwargs; /* object of further variables of the chat template; NULL: none */
     const char *grammar;         /* the answer must fit it (constrain.h); NULL: any text */
@@ -58,7 +58,7 @@ struct request_options {                  /* strings are borrowed */
 /* Returns the options of a request that says nothing but its prompt. */
 struct request_options request_defaults(void);
 /* Returns the sampler's options, with this seed. */
-struct sampler_options request_sampling(const struct request_options *o, uint64_t seed);
+struct moeflux_sampler_options request_sampling(const struct request_options *o, uint64_t seed);
 /* Starts making the constraint of the answer, for struct answer_options. constrain_await returns it; the
  * caller frees it with constraint_free before it closes the generator. */
 void request_constrain_ahead(const struct request_options *o, struct generator *s, struct constrain_ahead *a);
@@ -78,7 +78,8 @@ struct request {           /* zeroed at first; freed with request_free */
     char *key;                      /* identifies the request: by its id, else by its line */
     struct request_options options; /* the defaults, replaced by the request's fields */
     struct str grammar;             /* grammar from its own fields, which options.grammar points to */
-    struct sampler_bias *bias;      /* likewise, of options.sampling */
+    struct moeflux_bias *bias;      /* likewise, of options.sampling */
+    const char **breakers;          /* likewise; the texts are those of `fields` */
     struct json_t *tools;           /* likewise, of options.tools */
     /* type of the first tool that is left out, because it is no function; borrowed from `fields`; NULL:
      * none */

@@ -30,10 +30,20 @@ int moeflux_request_new(struct moeflux_request **out, struct moeflux_err *e)
     return err_set(e, ERR_MEMORY, "out of memory for a request");
 }
 
+int request_api_new_made(struct moeflux_request **out, struct moeflux_err *e)
+{
+    struct moeflux_request *r = *out = mem_new(1, sizeof *r, e);
+    if (r && (r->encoded = mem_new(1, sizeof *r->encoded, e)))
+        return 0;
+    free(r);
+    *out = NULL;
+    return ERR_MEMORY;
+}
+
 void request_api_forget(struct moeflux_request *r)
 {
     if (r->encoded)
-        request_free(r->encoded);
+        choice_free(r->encoded);
     free(r->encoded);
     r->encoded = NULL;
 }

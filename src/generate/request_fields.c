@@ -10,6 +10,7 @@
 #include "base/err.h"
 #include "base/json_sent.h"
 #include "base/mem.h"
+#include "base/texts.h"
 #include "generate/logprobs.h"
 #include "generate/request.h"
 #include "generate/tools.h"
@@ -100,7 +101,7 @@ const char *request_fields_find(const char *name, unsigned places)
         if ((names[i].places & places) == places &&
             (list_has(names[i].name, name, loose) || list_has(names[i].others, name, loose)))
             return names[i].name;
-    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++)
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++)
         if (list_has(sampler_fields[i].name, name, loose) || list_has(sampler_fields[i].flags, name, loose))
             return sampler_fields[i].name;
     return NULL;
@@ -122,7 +123,8 @@ void request_fields_whole(struct json_view *v, const char *key, int64_t lo, int6
         *out = json_is_integer(value) ? json_integer_value(value) : (int64_t)x;
 }
 
-static void get_real(struct json_view *v, const struct sampler_field *f, float *out)
+static void get_real(struct json_view *v, const struct moeflux_sampler_field *f,
+                     struct moeflux_sampler_options *o)
 {
     const json_t *value = json_view_get(v, f->name);
     double x = json_number_value(value);
@@ -136,10 +138,7 @@ static void get_real(struct json_view *v, const struct sampler_field *f, float *
                         f->lo, f->hi, found);
         return;
     }
-    /* top_p 0 means the likeliest token alone; a very small value keeps just that. */
-    if (x == 0 && f->at == offsetof(struct sampler_options, top_p))
-        x = 1e-9;
-    *out = (float)x;
+    v->rc = moeflux_sampler_set(o, f->name, x, v->e);
 }
 
 static int fail_texts(const struct json_view *v, const char *name, int most)
@@ -148,8 +147,9 @@ static int fail_texts(const struct json_view *v, const char *name, int most)
 }
 
 /* Reads an array of strings, which replaces the list. An empty one means no texts. */
-static void get_texts(struct json_view *v, const struct sampler_field *f, struct texts *out)
+static void get_texts(struct json_view *v, const struct moeflux_sampler_field *f, struct request *r)
 {
+    struct moeflux_sampler_options *o = &r->options.sampling;
     const json_t *value = json_view_get(v, f->name);
     if (v->rc || !value)
         return;
@@ -157,31 +157,37 @@ static void get_texts(struct json_view *v, const struct sampler_field *f, struct
         v->rc = fail_texts(v, f->name, TEXTS_MAX);
         return;
     }
-    out->n = 0;
+    free(r->breakers);
+    if (!(r->breakers = mem_new(json_array_size(value), sizeof *r->breakers, v->e))) {
+        v->rc = ERR_MEMORY;
+        return;
+    }
+    o->dry_sequence_breakers = r->breakers;
+    o->n_dry_sequence_breakers = 0;
     for (size_t i = 0; i < json_array_size(value) && !v->rc; i++) {
         const char *text = json_string_value(json_array_get(value, i));
         if (text && *text)
-            out->values[out->n++] = text;
+            r->breakers[o->n_dry_sequence_breakers++] = text;
         else if (!text)
             v->rc = fail_texts(v, f->name, TEXTS_MAX);
     }
 }
 
-static void get_sampling(struct json_view *v, struct sampler_options *o)
+static void get_sampling(struct json_view *v, struct request *r)
 {
-    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++) {
-        const struct sampler_field *f = &sampler_fields[i];
-        void *field = (char *)o + f->at;
+    struct moeflux_sampler_options *o = &r->options.sampling;
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++) {
+        const struct moeflux_sampler_field *f = &sampler_fields[i];
         int64_t n = -2;
-        if (f->kind == SAMPLER_LIST)
-            get_texts(v, f, field);
-        if (f->kind == SAMPLER_REAL)
-            get_real(v, f, field);
-        if (f->kind != SAMPLER_WHOLE)
+        if (f->kind == MOEFLUX_SAMPLER_LIST)
+            get_texts(v, f, r);
+        if (f->kind == MOEFLUX_SAMPLER_REAL)
+            get_real(v, f, o);
+        if (f->kind != MOEFLUX_SAMPLER_WHOLE)
             continue;
         request_fields_whole(v, f->name, -1, (int64_t)f->hi, &n);
         if (n >= -1)
-            *(uint32_t *)field = n == -1 ? f->all : (uint32_t)n;
+            v->rc = moeflux_sampler_set(o, f->name, n == -1 ? f->all : (double)n, v->e);
     }
 }
 
@@ -205,7 +211,7 @@ static int get_bias(struct request *r, struct json_view *v, struct moeflux_err *
         if (!json_is_number(value) || !(by >= -100 && by <= 100))
             return err_set(e, ERR_FORMAT, "%s: logit_bias: %s: expected a number from -100 to 100", v->where,
                            key);
-        r->bias[n++] = (struct sampler_bias){.id = atoi(key), .value = (float)by};
+        r->bias[n++] = (struct moeflux_bias){.id = atoi(key), .value = (float)by};
     }
     r->options.sampling.bias = r->bias;
     r->options.sampling.n_bias = n;
@@ -242,7 +248,7 @@ static void get_draft(struct json_view *v, struct request_options *o)
     struct moeflux_err why;
     int64_t most = o->draft.most;
     const char *text = json_view_text_or(v, "draft", NULL);
-    request_fields_whole(v, "draft_max", 1, DRAFT_MOST, &most);
+    request_fields_whole(v, "draft_max", 1, MOEFLUX_MAX_DRAFT, &most);
     o->draft.most = (uint32_t)most;
     if (!v->rc && text && draft_options_parse(&o->draft, "draft", text, &why))
         v->rc = err_set(v->e, ERR_FORMAT, "%s: %s", v->where, why.text);
@@ -254,9 +260,9 @@ static void get_logprobs(struct json_view *v, struct request_options *o)
     const json_t *value = json_view_get(v, "logprobs");
     bool has_top = json_view_get(v, "top_logprobs") != NULL;
     int64_t top = 0;
-    request_fields_whole(v, "top_logprobs", 0, LOGPROBS_MAX, &top);
+    request_fields_whole(v, "top_logprobs", 0, MOEFLUX_MAX_LOGPROBS, &top);
     if (!json_is_boolean(value))
-        request_fields_whole(v, "logprobs", 0, LOGPROBS_MAX, &o->logprobs);
+        request_fields_whole(v, "logprobs", 0, MOEFLUX_MAX_LOGPROBS, &o->logprobs);
     else
         o->logprobs = json_is_true(value) ? top : REQUEST_NO_LOGPROBS;
     if (!v->rc && has_top && !json_is_true(value))
@@ -353,7 +359,7 @@ int request_fields_take(struct request *r, const char *where, struct moeflux_err
     struct json_view v = {.objects = {r->fields}, .where = where, .e = e};
     request_fields_whole(&v, "max_tokens", REQUEST_NO_LIMIT, MAX_TOKENS, &o->predict);
     request_fields_whole(&v, "seed", -1, MAX_SEED, &o->seed);
-    get_sampling(&v, &o->sampling);
+    get_sampling(&v, r);
     get_stops(&v, o);
     get_draft(&v, o);
     get_logprobs(&v, o);

@@ -169,7 +169,7 @@ static int encode_chat(struct request *r, struct generator *s, const char *where
                                          : render_prompt(r, s, where, e);
 }
 
-static int check_bias(const struct sampler_options *o, uint32_t vocab_size, const char *where,
+static int check_bias(const struct moeflux_sampler_options *o, uint32_t vocab_size, const char *where,
                       struct moeflux_err *e)
 {
     for (uint32_t i = 0; i < o->n_bias; i++)

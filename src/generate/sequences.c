@@ -334,12 +334,12 @@ void sequences_put(struct sequences *q, struct moeflux_session *s, const struct 
         ;
 }
 
-struct sequences_counts sequences_count(const struct sequences *q)
+struct moeflux_sequence_counts sequences_count(const struct sequences *q)
 {
-    struct sequences_counts c = {.n_saved = (uint32_t)q->saved.n,
-                                 .dir_bytes = q->saved.bytes,
-                                 .n_loads = q->saved.n_loads,
-                                 .n_saves = q->saved.n_saves};
+    struct moeflux_sequence_counts c = {.n_saved = (uint32_t)q->saved.n,
+                                        .dir_bytes = q->saved.bytes,
+                                        .n_loads = q->saved.n_loads,
+                                        .n_saves = q->saved.n_saves};
     for (uint32_t i = 0; i < q->options.most; i++) {
         const struct entry *x = &q->entries[i];
         c.n += x->session != NULL;

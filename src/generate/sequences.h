@@ -10,10 +10,8 @@
 #include <stdint.h>
 
 #include "generate/prefix.h"
+#include "moeflux_chat.h"
 
-struct moeflux_err;
-struct moeflux_model;
-struct moeflux_session;
 struct sequences;
 
 struct sequences_options {
@@ -30,13 +28,6 @@ struct sequences_options {
     /* Shows the user a line that is no failure. */
     void (*tell)(void *ctx, const char *text);
     void *ctx;
-};
-
-struct sequences_counts {
-    uint32_t n, n_used;        /* sequences in memory; those of them in use */
-    uint32_t n_saved;          /* files */
-    uint64_t bytes, dir_bytes; /* bytes of states in memory, of files */
-    uint64_t n_loads, n_saves; /* so far */
 };
 
 /* Creates the set and indexes the directory's files of this model; others are left alone. ERR_IO: the
@@ -80,7 +71,7 @@ const struct moeflux_session *sequences_latest(const struct sequences *q);
 /* Evicts the least recently used idle sequence: saves it and frees its memory. False: there is none. */
 bool sequences_shrink(struct sequences *q);
 
-struct sequences_counts sequences_count(const struct sequences *q);
+struct moeflux_sequence_counts sequences_count(const struct sequences *q);
 
 /* Frees the sequences in memory and saves none: their device is lost. */
 void sequences_forget(struct sequences *q);

@@ -7,6 +7,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "base/progress.h"
+#include "engine/model.h"
 #include "generate/answer_api.h"
 #include "generate/batcher.h"
 #include "generate/choice.h"
@@ -22,7 +24,7 @@ struct worker {
     pthread_t thread;
     struct generator generator;
     struct batcher_slot slot;
-    struct job *job;
+    struct moeflux_job *job;
     uint32_t common_prefix; /* tokens that the job's prompt shares with another prompt; 0: none are known */
     struct prefix_evaluated held; /* the sequence's first tokens */
     bool is_saving;               /* sequences may be saved for later jobs, which no client's leaving ends */
@@ -30,7 +32,9 @@ struct worker {
 
 /* What the workers of one copy of the model share. */
 struct copy {
-    atomic_bool is_lost; /* its device is */
+    struct workers *all;
+    struct moeflux_progress progress; /* the model's own */
+    atomic_bool is_lost;              /* its device is */
     struct batcher *batcher;
     pthread_mutex_t lock; /* protects the sequences */
     struct sequences *sequences;
@@ -88,12 +92,15 @@ static bool is_wanted(const struct worker *k)
     return is;
 }
 
-bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+/* Returns whether an evaluation should continue. A function for moeflux_progress; ctx: the copy. */
+static bool go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
 {
-    struct workers *w = ctx;
-    const struct worker *k = pthread_getspecific(w->self);
-    (void)what, (void)unit, (void)done, (void)total;
-    return !k || k->is_saving || (!atomic_load(&w->interrupted) && is_wanted(k));
+    const struct copy *c = ctx;
+    const struct worker *k = pthread_getspecific(c->all->self);
+    if (k && k->is_saving)
+        return true;
+    return (!k || (!atomic_load(&c->all->interrupted) && is_wanted(k))) &&
+           progress_report(&c->progress, what, unit, done, total);
 }
 
 /* ---- which copy ---- */
@@ -129,35 +136,37 @@ uint32_t workers_find_copy(struct workers *w, const struct choice *choice)
 
 /* ---- counts ---- */
 
-void workers_count(struct workers *w, struct moeflux_stats *stats, struct sequences_counts *counts)
+struct moeflux_sequence_counts workers_count(struct workers *w)
 {
-    *counts = (struct sequences_counts){0};
+    struct moeflux_sequence_counts counts = {0};
     for (uint32_t i = 0; i < w->n_copies; i++) {
         struct copy *c = &w->copies[i];
         pthread_mutex_lock(&c->lock);
-        const struct sequences_counts one = sequences_count(c->sequences);
+        const struct moeflux_sequence_counts one =
+            c->sequences ? sequences_count(c->sequences) : (struct moeflux_sequence_counts){0};
         pthread_mutex_unlock(&c->lock);
-        counts->n += one.n;
-        counts->n_used += one.n_used;
-        counts->n_saved += one.n_saved;
-        counts->bytes += one.bytes;
-        counts->dir_bytes += one.dir_bytes;
-        counts->n_loads += one.n_loads;
-        counts->n_saves += one.n_saves;
+        counts.n += one.n;
+        counts.n_used += one.n_used;
+        counts.n_saved += one.n_saved;
+        counts.bytes += one.bytes;
+        counts.dir_bytes += one.dir_bytes;
+        counts.n_loads += one.n_loads;
+        counts.n_saves += one.n_saves;
     }
-    generator_get_stats(w->generator, stats);
+    return counts;
 }
 
 const struct moeflux_session *workers_latest(const struct workers *w)
 {
-    return sequences_latest(w->copies[0].sequences);
+    const struct sequences *q = w->copies[0].sequences;
+    return q ? sequences_latest(q) : NULL;
 }
 
 /* ---- a sequence ---- */
 
 static int take_sequence(struct worker *k, struct moeflux_err *e)
 {
-    const struct choice *first = k->job->choices;
+    const struct choice *first = k->job->choices[0];
     const struct sequences_prompt prompt = prompt_of(first);
     struct copy *c = k->copy;
     struct moeflux_session **s = &k->generator.sequence;
@@ -265,7 +274,7 @@ static int try_prefill(struct worker *k, const struct choice *c, struct prefill 
 }
 
 /* Evaluates the prompt; frees memory of idle sequences if there is too little. */
-static int prefill(void *ctx, const struct choice *c, const struct sampler_options *sampling,
+static int prefill(void *ctx, const struct choice *c, const struct moeflux_sampler_options *sampling,
                    uint32_t *n_reused, struct moeflux_err *e)
 {
     struct worker *k = ctx;
@@ -289,21 +298,26 @@ static int prefill(void *ctx, const struct choice *c, const struct sampler_optio
 
 /* ---- a job ---- */
 
-static int give_piece(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+static int keep_piece(void *ctx, const struct moeflux_piece *p, struct moeflux_err *e)
 {
     struct worker *k = ctx;
-    return k->job->calls->piece(k->job, p, e);
+    struct moeflux_job *j = k->job;
+    const struct moeflux_job_options *o = &j->options;
+    int rc = o->keeps_pieces ? jobs_give(k->all->jobs, j, p, e) : 0;
+    if (!rc && o->piece && !atomic_load(&j->cancelled) && !o->piece(o->ctx, j->at, p))
+        atomic_store(&j->cancelled, true);
+    return rc;
 }
 
 /* Answers the job's current choice in the worker's sequence. */
 static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
 {
-    struct choice *c = &k->job->choices[k->job->at];
+    struct choice *c = k->job->choices[k->job->at];
     const struct choice_call call = {.generator = &k->generator,
                                      /* All workers use the grammars that the first one keeps. */
                                      .grammars = &k->all->each[0].generator,
                                      .slot = &k->slot,
-                                     .sink = {give_piece, k},
+                                     .sink = {keep_piece, k},
                                      .prefill = prefill,
                                      .ctx = k};
     int rc = c->score ? moeflux_session_clear(k->generator.sequence, e) : 0;
@@ -313,27 +327,64 @@ static int answer(struct worker *k, struct answer *a, struct moeflux_err *e)
     return rc;
 }
 
-/* Answers the current choice and hands the answer to the job's owner. Returns the result. */
-static int answer_one(struct worker *k, struct job *j, int rc)
+/* Moves an answer to the job, if it keeps them. */
+static int keep_answer(struct moeflux_job *j, struct moeflux_answer *a, struct moeflux_err *e)
 {
-    struct choice *c = &j->choices[j->at];
+    if (!j->answers)
+        return 0;
+    if (!(j->answers[j->at] = mem_new(1, sizeof *a, e)))
+        return ERR_MEMORY;
+    *j->answers[j->at] = *a;
+    *a = (struct moeflux_answer){0};
+    return 0;
+}
+
+/* Answers the current choice and hands the answer to the job's owner. Returns the result. */
+static int answer_one(struct worker *k, struct moeflux_job *j, int rc)
+{
+    struct choice *c = j->choices[j->at];
+    const struct moeflux_job_options *o = &j->options;
     struct choice_result *r = &c->result;
-    struct moeflux_answer a = {.seed = c->seed, .n_prompt = (uint32_t)c->request.tokens.n};
+    struct moeflux_answer a = {.seed = c->seed,
+                               .n_prompt = (uint32_t)c->request.tokens.n,
+                               .continues = !c->request.options.new_message};
     r->rc = rc ? rc : answer(k, &a.own, &r->error);
     answer_api_count(&a, r);
     if (!r->rc)
         r->rc = answer_api_finish(&a, &c->request, &r->error);
-    const struct moeflux_answer_info info = moeflux_answer_get_info(&a);
-    j->calls->ended(j, &info);
+    r->error.code = r->rc;
+    if (o->ended) {
+        const struct moeflux_answer_info info = moeflux_answer_get_info(&a);
+        o->ended(o->ctx, j->at, &info, &r->error);
+        r->rc = r->error.code;
+    }
+    if (!r->rc)
+        r->rc = keep_answer(j, &a, &r->error);
     answer_api_clear(&a);
     return r->rc;
 }
 
-/* Returns the result of the last choice that was computed. */
-static int answer_all(struct worker *k, struct job *j)
+/* Discards what an earlier attempt has left. */
+static int begin(struct moeflux_job *j, struct moeflux_err *e)
 {
-    struct choice_result *r = &j->choices->result;
-    int rc = j->calls->begin ? j->calls->begin(j, &r->error) : 0;
+    const struct moeflux_job_options *o = &j->options;
+    for (uint32_t i = 0; i < j->n; i++) {
+        choice_reset(j->choices[i]);
+        if (j->answers)
+            moeflux_answer_free(j->answers[i]);
+        if (j->answers)
+            j->answers[i] = NULL;
+    }
+    if (atomic_load(&j->cancelled))
+        return err_set(e, ERR_INTERRUPTED, "the job was cancelled");
+    return o->begin ? o->begin(o->ctx, e) : 0;
+}
+
+/* Returns the result of the last choice that was computed. */
+static int answer_all(struct worker *k, struct moeflux_job *j)
+{
+    struct choice_result *r = &j->choices[0]->result;
+    int rc = begin(j, &r->error);
     if (!rc)
         rc = take_sequence(k, &r->error);
     for (j->at = 0; j->at < j->n; j->at++)
@@ -353,7 +404,7 @@ static bool shrink_all(struct worker *k)
 }
 
 /* Lets no worker begin a job on a lost device. */
-static void lose(struct worker *k, const struct job *j)
+static void lose(struct worker *k, const struct moeflux_job *j)
 {
     struct workers *w = k->all;
     if (!w->options.lost)
@@ -361,10 +412,10 @@ static void lose(struct worker *k, const struct job *j)
     jobs_pause(w->jobs);
     atomic_store(&k->copy->is_lost, true);
     if (!atomic_exchange(&w->is_lost, true))
-        w->options.lost(w->options.ctx, &jobs_result(j)->result.error);
+        w->options.lost(w->options.lost_ctx, &jobs_result(j)->error);
 }
 
-static void run(struct worker *k, struct job *j)
+static void run(struct worker *k, struct moeflux_job *j)
 {
     struct workers *w = k->all;
     k->job = j;
@@ -382,8 +433,12 @@ static void *work(void *ctx)
 {
     struct worker *k = ctx;
     pthread_setspecific(k->all->self, k);
-    for (struct job *j; (j = jobs_take(k->all->jobs, (uint32_t)(k->copy - k->all->copies)));)
+    const struct workers_options *o = &k->all->options;
+    for (struct moeflux_job *j; (j = jobs_take(k->all->jobs, (uint32_t)(k->copy - k->all->copies)));) {
         run(k, j);
+        if (o->ended)
+            o->ended(o->ended_ctx);
+    }
     return NULL;
 }
 
@@ -396,6 +451,9 @@ static int make_copy(struct workers *w, uint32_t idx, const struct sequences_opt
     struct moeflux_model *m = generator_copy(g, idx);
     struct copy *c = &w->copies[idx];
     struct sequences *sequences;
+    c->all = w;
+    c->progress = m->progress;
+    m->progress = (struct moeflux_progress){go_on, c};
     int rc = sequences_new(&sequences, m, keep, e);
     /* After a loss, others may ask for a copy meanwhile. */
     pthread_mutex_lock(&c->lock);
@@ -427,6 +485,7 @@ static int make_worker(struct workers *w, uint32_t idx, struct moeflux_err *e)
     uint32_t copy = idx % w->n_copies;
     *k = (struct worker){.all = w, .copy = &w->copies[copy], .slot.owner = k};
     generator_share(&k->generator, w->generator, copy);
+    k->generator.progress = k->generator.model->progress;
     k->generator.logits = mem_new(k->generator.info.vocab_size, sizeof(float), e);
     if (!k->generator.logits)
         return ERR_MEMORY;
@@ -504,5 +563,8 @@ void workers_join(struct workers *w)
         if (q && atomic_load(&w->copies[i].is_lost))
             sequences_forget(q);
         sequences_free(q);
+        if (w->copies[i].all)
+            generator_copy(w->generator, i)->progress = w->copies[i].progress;
+        w->copies[i].all = NULL;
     }
 }

@@ -14,8 +14,6 @@ enum { WORKERS_MAX = MOEFLUX_MAX_PARALLEL };
 struct choice;
 struct generator;
 struct jobs;
-struct moeflux_err;
-struct moeflux_stats;
 struct workers;
 
 struct workers_options {
@@ -28,18 +26,17 @@ struct workers_options {
     /* Called once on a worker's thread when an answer fails because a device is lost (ERR_LOST). No further
      * job is taken then, until workers_restart. NULL: the queue goes on. */
     void (*lost)(void *ctx, const struct moeflux_err *why);
-    void *ctx;
+    void *lost_ctx;
+    /* Called on a worker's thread after each job, which may be gone. */
+    void (*ended)(void *ctx);
+    void *ended_ctx;
 };
 
-/* Creates n workers, at most WORKERS_MAX; starts no thread. Must outlive the model, if its progress callback
- * uses it. NULL with `e` filled. */
+/* Creates n workers, at most WORKERS_MAX; starts no thread. NULL with `e` filled. */
 struct workers *workers_new(uint32_t n, struct jobs *jobs, struct moeflux_err *e);
 
-/* Returns whether an evaluation should continue: false if nobody waits for its answers any more. A function
- * for moeflux_progress; ctx: the workers. */
-bool workers_go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total);
-
 /* Starts the threads. g: prepared; must outlive the workers. There must be at least one worker for each copy.
+ * Until workers_join the models' progress callbacks also end an evaluation that nobody waits for any more.
  * ERR_IO: the directory of sequences. ERR_MEMORY. After a failure no thread runs. */
 int workers_start(struct workers *w, struct generator *g, const struct workers_options *o,
                   struct moeflux_err *e);
@@ -51,9 +48,8 @@ int workers_restart(struct workers *w, struct moeflux_err *e);
 /* Returns job.copy of a choice: the copy that holds the state of its prompt's beginning. */
 uint32_t workers_find_copy(struct workers *w, const struct choice *choice);
 
-/* Returns the statistics of the model and the counts of the sequences. A worker calls it: others would wait
- * for an evaluation. */
-void workers_count(struct workers *w, struct moeflux_stats *stats, struct sequences_counts *counts);
+/* Returns the counts of the sequences. */
+struct moeflux_sequence_counts workers_count(struct workers *w);
 
 /* Returns the idle sequence that was used last; NULL: there is none. For one worker; borrowed until the next
  * job is added. */

@@ -60,15 +60,16 @@ static void fill_penalties(struct dry *d, double multiplier, double base)
     }
 }
 
-struct dry *dry_new(const struct sampler_options *o, uint32_t n_ids, struct moeflux_err *e)
+struct dry *dry_new(const struct moeflux_sampler_options *o, const struct sampler_breakers *breakers,
+                    uint32_t n_ids, struct moeflux_err *e)
 {
     struct dry *d = mem_new(1, sizeof *d, e);
     if (!d)
         return NULL;
-    d->allowed = o->dry_allowed;
+    d->allowed = o->dry_allowed_length;
     d->n_ids = n_ids;
     d->n_words = div_up(n_ids, WORD_BITS);
-    d->last = o->dry_last;
+    d->last = o->dry_penalty_last_n;
     if (!(d->ring = mem_new(d->last, sizeof *d->ring, e)) ||
         !(d->text = mem_new(d->last, sizeof *d->text, e)) ||
         !(d->same = mem_new(d->last, sizeof *d->same, e)) ||
@@ -77,12 +78,12 @@ struct dry *dry_new(const struct sampler_options *o, uint32_t n_ids, struct moef
         !(d->longest = mem_new(n_ids, sizeof *d->longest, e)) ||
         !(d->single = mem_new(d->n_words, sizeof *d->single, e)) ||
         !(d->heads = mem_new(d->n_words, sizeof *d->heads, e)) ||
-        !(d->longer = mem_new(o->breakers ? o->breakers->n : 0, sizeof *d->longer, e))) {
+        !(d->longer = mem_new(breakers ? breakers->n : 0, sizeof *d->longer, e))) {
         dry_free(d);
         return NULL;
     }
     fill_penalties(d, (double)o->dry_multiplier, (double)o->dry_base);
-    take_breakers(d, o->breakers);
+    take_breakers(d, breakers);
     return d;
 }
 

@@ -7,10 +7,12 @@
 
 struct dry;
 struct moeflux_err;
-struct sampler_options;
+struct moeflux_sampler_options;
+struct sampler_breakers;
 
 /* Makes it for the options' dry_ fields. ERR_MEMORY. */
-struct dry *dry_new(const struct sampler_options *o, uint32_t n_ids, struct moeflux_err *e);
+struct dry *dry_new(const struct moeflux_sampler_options *o, const struct sampler_breakers *breakers,
+                    uint32_t n_ids, struct moeflux_err *e);
 void dry_free(struct dry *d);
 
 void dry_accept(struct dry *d, int32_t id);

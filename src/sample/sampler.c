@@ -21,7 +21,7 @@
 /* Logits are worked on 64 ids at a time, one word of the bitmaps: loops of a fixed length that the compiler
  * turns into vector code. */
 struct sampler {
-    struct sampler_options options;
+    struct moeflux_sampler_options options;
     struct sampler_rule rule; /* all but `random` */
     uint32_t typical;         /* share in units of 2^-32; 0: all */
     uint32_t xtc;             /* threshold in units of 2^-32, if xtc_probability is above 0 */
@@ -37,7 +37,7 @@ struct sampler {
     bool in_answer;               /* the next two are NULL if rule.counts is false */
     uint64_t *answered;           /* [n_words] bit set: n_answered is not 0 */
     uint32_t *n_answered;         /* [n_ids] occurrences of the id in the answer */
-    struct sampler_bias *bias;    /* [options.n_bias], ascending by id */
+    struct moeflux_bias *bias;    /* [options.n_bias], ascending by id */
     float *logits;                /* [n_words * 64] working copy; the tail is -infinity */
     float *word_max;              /* [n_words] the largest logit of each word */
     struct candidate *candidates; /* [n_ids] */
@@ -49,7 +49,7 @@ static bool in_range(float v, float low, float high)
     return v >= low && v <= high; /* false for NaN */
 }
 
-static int check_filters(const struct sampler_options *o, struct moeflux_err *e)
+static int check_filters(const struct moeflux_sampler_options *o, struct moeflux_err *e)
 {
     const struct {
         const char *name;
@@ -65,33 +65,34 @@ static int check_filters(const struct sampler_options *o, struct moeflux_err *e)
     return 0;
 }
 
-static bool uses_dry(const struct sampler_options *o)
+static bool uses_dry(const struct moeflux_sampler_options *o)
 {
-    return o->dry_multiplier > 0 && o->dry_last > 0;
+    return o->dry_multiplier > 0 && o->dry_penalty_last_n > 0;
 }
 
-static int check_dry(const struct sampler_options *o, struct moeflux_err *e)
+static int check_dry(const struct moeflux_sampler_options *o, struct moeflux_err *e)
 {
     const struct {
         const char *name;
         uint32_t value;
-    } lengths[] = {{"dry-allowed-length", o->dry_allowed}, {"dry-penalty-last-n", o->dry_last}};
+    } lengths[] = {{"dry-allowed-length", o->dry_allowed_length},
+                   {"dry-penalty-last-n", o->dry_penalty_last_n}};
     if (!in_range(o->dry_multiplier, 0, FLT_MAX))
         return err_set(e, ERR_USAGE, "dry-multiplier is %g, expected 0 or more", (double)o->dry_multiplier);
     if (uses_dry(o) && !in_range(o->dry_base, 1, FLT_MAX))
         return err_set(e, ERR_USAGE, "dry-base is %g, expected 1 or more", (double)o->dry_base);
     for (size_t i = 0; i < 2; i++)
-        if (lengths[i].value > SAMPLER_MAX_REPEAT_LAST)
+        if (lengths[i].value > MOEFLUX_MAX_REPEAT_LAST)
             return err_set(e, ERR_USAGE, "%s is %u, expected at most %u", lengths[i].name, lengths[i].value,
-                           (uint32_t)SAMPLER_MAX_REPEAT_LAST);
-    for (uint32_t i = 0; i < o->dry_breakers.n; i++)
-        if (strlen(o->dry_breakers.values[i]) > SAMPLER_MAX_BREAKER)
+                           (uint32_t)MOEFLUX_MAX_REPEAT_LAST);
+    for (uint32_t i = 0; i < o->n_dry_sequence_breakers; i++)
+        if (strlen(o->dry_sequence_breakers[i]) > SAMPLER_MAX_BREAKER)
             return err_set(e, ERR_USAGE, "dry-sequence-breakers: a text of %zu bytes, expected at most %d",
-                           strlen(o->dry_breakers.values[i]), SAMPLER_MAX_BREAKER);
+                           strlen(o->dry_sequence_breakers[i]), SAMPLER_MAX_BREAKER);
     return 0;
 }
 
-int sampler_check(const struct sampler_options *o, struct moeflux_err *e)
+int sampler_check(const struct moeflux_sampler_options *o, struct moeflux_err *e)
 {
     if (!(o->temperature >= 0.0f) || isinf(o->temperature))
         return err_set(e, ERR_USAGE, "temperature is %g, expected 0 or more", (double)o->temperature);
@@ -108,9 +109,9 @@ int sampler_check(const struct sampler_options *o, struct moeflux_err *e)
     if (!in_range(o->frequency_penalty, -2.0f, 2.0f))
         return err_set(e, ERR_USAGE, "frequency-penalty is %g, expected -2 to 2",
                        (double)o->frequency_penalty);
-    if (o->repeat_last > SAMPLER_MAX_REPEAT_LAST)
+    if (o->repeat_last > MOEFLUX_MAX_REPEAT_LAST)
         return err_set(e, ERR_USAGE, "repeat-last is %u, expected at most %u", o->repeat_last,
-                       (uint32_t)SAMPLER_MAX_REPEAT_LAST);
+                       (uint32_t)MOEFLUX_MAX_REPEAT_LAST);
     return 0;
 }
 
@@ -126,17 +127,17 @@ static uint32_t share_of(float p)
     return (uint32_t)fmin(fmax(round((double)p * 0x1p32), 1), UINT32_MAX);
 }
 
-static bool uses_xtc(const struct sampler_options *o)
+static bool uses_xtc(const struct moeflux_sampler_options *o)
 {
     return o->xtc_probability > 0 && o->xtc_threshold <= 0.5f;
 }
 
-static bool uses_typical(const struct sampler_options *o)
+static bool uses_typical(const struct moeflux_sampler_options *o)
 {
     return o->typical_p > 0 && o->typical_p < 1;
 }
 
-static struct sampler_rule rule_of(const struct sampler_options *o)
+static struct sampler_rule rule_of(const struct moeflux_sampler_options *o)
 {
     double temperature = (double)o->temperature, penalty = (double)normal_of((double)o->repeat_penalty);
     bool penalises = o->repeat_penalty != 1.0f && o->repeat_last > 0;
@@ -176,11 +177,11 @@ void sampler_allow(struct sampler *s, int32_t id)
 
 static int by_id(const void *a, const void *b)
 {
-    const struct sampler_bias *x = a, *y = b;
+    const struct moeflux_bias *x = a, *y = b;
     return (x->id > y->id) - (x->id < y->id);
 }
 
-static int copy_bias(struct sampler *s, const struct sampler_options *o, struct moeflux_err *e)
+static int copy_bias(struct sampler *s, const struct moeflux_sampler_options *o, struct moeflux_err *e)
 {
     if (!(s->bias = mem_new(o->n_bias, sizeof *s->bias, e)))
         return ERR_MEMORY;
@@ -210,8 +211,8 @@ int sampler_check_mask(const struct sampler *s, struct moeflux_err *e)
                          s->n_ids);
 }
 
-struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, const uint8_t *allowed,
-                            struct moeflux_err *e)
+struct sampler *sampler_new(const struct moeflux_sampler_options *o, const struct sampler_breakers *breakers,
+                            uint32_t n_ids, const uint8_t *allowed, struct moeflux_err *e)
 {
     if (sampler_check(o, e) < 0)
         return NULL;
@@ -224,8 +225,8 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
         return NULL;
     s->options = *o;
     s->options.bias = NULL;
-    s->options.dry_breakers.n = 0;
-    s->options.breakers = NULL;
+    s->options.n_dry_sequence_breakers = 0;
+    s->options.dry_sequence_breakers = NULL;
     s->rule = rule_of(o);
     s->typical = uses_typical(o) ? share_of(o->typical_p) : 0;
     s->xtc = uses_xtc(o) ? share_of(o->xtc_threshold) : 0;
@@ -244,7 +245,7 @@ struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, con
     if (s->rule.counts && (!(s->answered = mem_new(s->n_words, sizeof *s->answered, e)) ||
                            !(s->n_answered = mem_new(n_ids, sizeof *s->n_answered, e))))
         goto fail;
-    if (copy_bias(s, o, e) < 0 || (uses_dry(o) && !(s->dry = dry_new(o, n_ids, e))))
+    if (copy_bias(s, o, e) < 0 || (uses_dry(o) && !(s->dry = dry_new(o, breakers, n_ids, e))))
         goto fail;
     block(s, allowed);
     if (!sampler_can_pick(s)) {

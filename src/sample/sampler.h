@@ -11,28 +11,15 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/texts.h"
+#include "moeflux.h"
 
-struct moeflux_err;
 struct sampler;
 
-enum { SAMPLER_MAX_REPEAT_LAST = 1 << 20, SAMPLER_MAX_TAIL = 20, SAMPLER_MAX_BREAKER = 40 };
+enum { SAMPLER_MAX_TAIL = 20, SAMPLER_MAX_BREAKER = 40 };
 
-struct sampler_bias {
-    int32_t id;
-    float value;
-};
-
-/* The texts of dry_breakers that everybody gets without naming any. */
-#define SAMPLER_N_BREAKERS 4
-#define SAMPLER_BREAKERS                                                                                     \
-    {                                                                                                        \
-        "\n", ":", "\"", "*"                                                                                 \
-    }
-
-/* A sequence of tokens that ends a repetition: DRY's sequence breaker as tokens. Either one token that
- * contains the text, or a head, a token whose last bytes are the text's first, and the tokens of the text's
- * rest. */
+/* A sequence of tokens that ends a repetition: one of the options' dry_sequence_breakers as tokens. Either
+ * one token that contains the text, or a head, a token whose last bytes are the text's first, and the tokens
+ * of the text's rest. */
 struct sampler_breaker {
     int32_t head;
     uint32_t n_tail;                /* 0: the head contains the whole text */
@@ -41,32 +28,6 @@ struct sampler_breaker {
 struct sampler_breakers {
     struct sampler_breaker *all; /* [n] */
     size_t n;
-};
-
-struct sampler_options {
-    float temperature; /* 0: greedy, the lowest index of the maximum */
-    uint32_t top_k;    /* keep the k largest; 0: all */
-    float top_p;       /* keep the smallest set whose probabilities sum to at least this; 1: all */
-    float min_p;       /* drop ids below min_p times the largest probability; 0: none */
-    float typical_p;   /* keep the most typical ids whose probabilities sum to more than this; 1 or 0: all */
-    float top_n_sigma; /* drop logits more than so many deviations below the best; 0 or less: none */
-    uint32_t min_keep; /* the least number of ids that typical-p, top-p, min-p and XTC leave */
-    /* See sampler_pick. Probability 0 or a threshold above 0.5: off. */
-    float xtc_probability, xtc_threshold;
-    float repeat_penalty; /* positive logits are divided by it, others multiplied; 1: off */
-    uint32_t repeat_last; /* last tokens to which repeat_penalty applies; at most SAMPLER_MAX_REPEAT_LAST */
-    /* Subtracted from the logits of the answer's tokens: once; for each occurrence. -2 to 2; 0: off. */
-    float presence_penalty, frequency_penalty;
-    /* DRY. An id that would continue a repetition of n >= dry_allowed tokens within the last dry_last tokens
-     * loses multiplier * base^(n - allowed) of its logit. multiplier 0 or last 0: off. */
-    float dry_multiplier, dry_base;
-    uint32_t dry_allowed, dry_last;
-    /* sequence breakers, each at most SAMPLER_MAX_BREAKER bytes; the caller makes `breakers` from them */
-    struct texts dry_breakers;
-    const struct sampler_breakers *breakers; /* a repetition ends there; copied; NULL: none */
-    const struct sampler_bias *bias;         /* [n_bias] added to the logits of distinct ids; copied */
-    uint32_t n_bias;
-    uint64_t seed;
 };
 
 /* The options in the form in which host and device compute with them. Top-k and top-p keep ids by falling
@@ -87,13 +48,14 @@ struct sampler_rule {
 
 /* Checks the options. ERR_USAGE names the one that is out of range (temperature < 0, top_p outside (0, 1],
  * ...). */
-int sampler_check(const struct sampler_options *o, struct moeflux_err *e);
+int sampler_check(const struct moeflux_sampler_options *o, struct moeflux_err *e);
 
-/* Makes a sampler. n_ids: ids from this on are never chosen (padded vocabularies). allowed (may be NULL): a
- * bitmap, bit i % 8 of byte i / 8; 0: id i has no token and is never chosen. Copied. Returns NULL with `e`
- * filled: ERR_USAGE, ERR_MEMORY. */
-struct sampler *sampler_new(const struct sampler_options *o, uint32_t n_ids, const uint8_t *allowed,
-                            struct moeflux_err *e);
+/* Makes a sampler, which copies the options. breakers: what o->dry_sequence_breakers are as tokens
+ * (engine/breakers.h); copied; NULL: none. n_ids: ids from this on are never chosen (padded vocabularies).
+ * allowed (may be NULL): a bitmap, bit i % 8 of byte i / 8; 0: id i has no token and is never chosen. Copied.
+ * Returns NULL with `e` filled: ERR_USAGE, ERR_MEMORY. */
+struct sampler *sampler_new(const struct moeflux_sampler_options *o, const struct sampler_breakers *breakers,
+                            uint32_t n_ids, const uint8_t *allowed, struct moeflux_err *e);
 void sampler_free(struct sampler *s);
 
 /* Restricts the choice to a set of ids: bit i % 64 of word i / 64, [n_ids / 64, rounded up]; NULL: all.

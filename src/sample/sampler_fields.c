@@ -1,10 +1,11 @@
 #include "sample/sampler_fields.h"
 
-#define REAL(field, name, flags, value, lo, hi, help)                                                        \
-    {name, flags, offsetof(struct sampler_options, field), lo, hi, 0, SAMPLER_REAL},
-#define WHOLE(field, name, flags, value, lo, hi, all, help)                                                  \
-    {name, flags, offsetof(struct sampler_options, field), lo, hi, all, SAMPLER_WHOLE},
-#define LIST(field, name, flags, value, help)                                                                \
-    {name, flags, offsetof(struct sampler_options, field), 0, 0, 0, SAMPLER_LIST},
+#define AT(field) offsetof(struct moeflux_sampler_options, field)
+#define REAL(f, name, flags, value, lo, hi, help)                                                            \
+    {name, flags, value, help, lo, hi, AT(f), MOEFLUX_SAMPLER_REAL, 0},
+#define WHOLE(f, name, flags, value, lo, hi, all, help)                                                      \
+    {name, flags, value, help, lo, hi, AT(f), MOEFLUX_SAMPLER_WHOLE, all},
+#define LIST(f, name, flags, value, help) {name, flags, value, help, 0, 0, AT(f), MOEFLUX_SAMPLER_LIST, 0},
 
-const struct sampler_field sampler_fields[SAMPLER_N_FIELDS] = {SAMPLER_FIELDS(REAL, WHOLE, LIST)};
+const struct moeflux_sampler_field sampler_fields[MOEFLUX_N_SAMPLER_FIELDS] = {
+    MOEFLUX_SAMPLER_FIELDS(REAL, WHOLE, LIST)};

@@ -10,9 +10,6 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "generate/generator.h"
-#include "generate/jobs.h"
-#include "generate/workers.h"
 #include "api/dialect.h"
 #include "server/http_request.h"
 #include "server/reading.h"
@@ -22,20 +19,30 @@
 /* Interval of checks whether the client has disconnected. */
 enum { LOOK_MS = 100 };
 
+/* An answer of a request: its job, and when its tokens come. */
+struct server_answer {
+    struct server *server;
+    struct moeflux_job *job; /* NULL: none yet */
+    atomic_bool is_unwanted; /* the client has disconnected */
+    uint32_t n_tokens;
+    uint64_t added_ns, last_ns; /* clock_ns() of the request, of the last token */
+};
+
+static void take_piece(void *ctx, uint32_t idx, const struct moeflux_piece *p)
+{
+    const struct http_request *req = ctx;
+    (void)idx;
+    req->reply->dialect->piece(req->reply, req->at, p);
+}
+
 /* ---- whole ---- */
 
-/* Collects the pieces of one choice until it is done. False: the client has disconnected. */
-static bool keep_all(struct http_request *req, uint32_t idx)
+/* Collects the pieces of an answer until it is done. False: the client has disconnected. */
+static bool keep_all(struct http_request *req)
 {
-    bool done = false;
-    while (!done) {
-        struct job_piece *all = jobs_read(req->server->jobs, req->jobs[idx], LOOK_MS, &done);
-        for (struct job_piece *p = all; p; p = p->next)
-            req->reply->dialect->piece(req->reply, idx, &p->piece);
-        jobs_free_pieces(all);
-        if (!done && http_request_client_is_gone(req))
+    while (!moeflux_job_read(req->answers[req->at].job, LOOK_MS, take_piece, req))
+        if (http_request_client_is_gone(req))
             return false;
-    }
     return true;
 }
 
@@ -43,11 +50,12 @@ static int reply_whole(struct http_request *req)
 {
     bool there = true;
     http_request_set_waiting(req, true);
-    for (uint32_t i = 0; there && i < req->api.n_choices; i++) {
-        const struct choice_result *r = &req->api.choices[i].result;
-        there = keep_all(req, i);
-        if (there && r->rc)
-            refusal_of(&req->refusal, r->rc, &r->error);
+    for (; there && req->at < req->api.n_choices; req->at++) {
+        struct moeflux_err e;
+        there = keep_all(req);
+        int rc = there ? moeflux_job_result(req->answers[req->at].job, &e) : 0;
+        if (rc)
+            refusal_of(&req->refusal, rc, &e);
     }
     http_request_set_waiting(req, false);
     if (!there)
@@ -62,12 +70,7 @@ static int reply_whole(struct http_request *req)
 static void collect(struct http_request *req)
 {
     const struct dialect *d = req->reply->dialect;
-    bool done = false;
-    struct job_piece *all = jobs_read(req->server->jobs, req->jobs[req->at], LOOK_MS, &done);
-    for (struct job_piece *p = all; p; p = p->next)
-        d->piece(req->reply, req->at, &p->piece);
-    jobs_free_pieces(all);
-    if (!done)
+    if (!moeflux_job_read(req->answers[req->at].job, LOOK_MS, take_piece, req))
         return;
     d->end(req->reply, req->at);
     req->at++;
@@ -105,13 +108,12 @@ static long read_events(void *ctx, uint64_t pos, char *buf, size_t most)
 void answers_count_engine(struct server *s)
 {
     struct moeflux_stats stats;
-    struct sequences_counts q;
-    workers_count(s->workers, &stats, &q);
-    const struct metrics_sequences counts = {q.n, q.n_saved, q.dir_bytes, q.n_loads, q.n_saves};
+    struct moeflux_sequence_counts counts;
+    moeflux_pool_get_stats(s->pool, &stats, &counts);
     metrics_engine(&s->metrics, &stats, &counts);
 }
 
-/* Counts the engine's work several times a second, on whichever worker calls it. */
+/* Counts the engine's work several times a second, on whichever thread of the pool calls it. */
 static void count_engine_sometimes(struct server *s)
 {
     const uint64_t often = 200000000;
@@ -120,59 +122,74 @@ static void count_engine_sometimes(struct server *s)
         answers_count_engine(s);
 }
 
-static int keep_piece(struct job *j, const struct answer_piece *p, struct moeflux_err *e)
+static bool count_token(void *ctx, uint32_t idx, const struct moeflux_piece *p)
 {
-    struct server *s = j->owner;
-    int rc = jobs_give(s->jobs, j, p, e);
+    struct server_answer *a = ctx;
+    struct server *s = a->server;
+    (void)idx;
     if (p->id < 0)
-        return rc;
-    struct choice_result *r = &j->choices->result;
+        return true;
     uint64_t now = clock_ns();
-    if (r->n_answered++ == 0)
-        metrics_first_token(&s->metrics, now - j->added_ns);
+    if (a->n_tokens++ == 0)
+        metrics_first_token(&s->metrics, now - a->added_ns);
     else
-        metrics_next_token(&s->metrics, now - r->last_ns);
-    r->last_ns = now;
+        metrics_next_token(&s->metrics, now - a->last_ns);
+    a->last_ns = now;
     count_engine_sometimes(s);
-    return rc;
+    return true;
 }
 
 /* Counts an answer. One that the end of the server cut off before its first token becomes an error, so that
  * the client can ask again: an empty answer would look like the model's. With tokens it stays an answer. */
-static void end_job(struct job *j, const struct moeflux_answer_info *a)
+static void end_answer(void *ctx, uint32_t idx, const struct moeflux_answer_info *info,
+                       struct moeflux_err *err)
 {
-    struct server *s = j->owner;
-    struct choice_result *r = &j->choices->result;
-    bool interrupted = r->rc == ERR_INTERRUPTED || (r->rc == 0 && a->stop == MOEFLUX_STOP_INTERRUPTED);
-    if (interrupted && r->n_answered == 0)
-        r->rc = err_set(&r->error, ERR_INTERRUPTED, SERVER_ENDS);
+    struct server_answer *a = ctx;
+    struct server *s = a->server;
+    bool interrupted = err->code == ERR_INTERRUPTED || (!err->code && info->stop == MOEFLUX_STOP_INTERRUPTED);
+    (void)idx;
+    if (interrupted && info->n_tokens == 0)
+        err_set(err, ERR_INTERRUPTED, SERVER_ENDS);
     answers_count_engine(s);
     struct metrics_job counted = {
-        .n_prompt = (uint32_t)j->choices->request.tokens.n,
-        .n_cached = r->n_reused,
-        .n_answered = r->n_answered,
-        .n_drafted = r->drafts.n_drafted,
-        .n_accepted = r->drafts.n_accepted,
-        .n_evaluations = r->drafts.n_runs,
-        .decode_ns = a->decode_ns,
-        .cancelled = atomic_load(&j->cancelled),
-        .failed = r->rc && r->rc != ERR_INTERRUPTED,
+        .n_prompt = info->n_prompt,
+        .n_cached = info->n_reused,
+        .n_answered = info->n_tokens,
+        .n_drafted = info->n_drafted,
+        .n_accepted = info->n_accepted,
+        .n_evaluations = info->n_evaluations,
+        .decode_ns = info->decode_ns,
+        .cancelled = atomic_load(&a->is_unwanted),
+        .failed = err->code && err->code != ERR_INTERRUPTED,
     };
     metrics_job(&s->metrics, &counted);
 }
 
-static int make_jobs(struct http_request *req, struct moeflux_err *e)
+static int make_job(struct http_request *req, struct server_answer *a, uint32_t idx, struct moeflux_err *e)
 {
-    static const struct job_calls calls = {.piece = keep_piece, .ended = end_job};
-    struct server *s = req->server;
-    req->jobs = mem_new(req->api.n_choices, sizeof *req->jobs, e);
-    for (uint32_t i = 0; req->jobs && i < req->api.n_choices; i++) {
-        if (!(req->jobs[i] = jobs_new(&req->api.choices[i], 1, &calls, s, e)))
-            return ERR_MEMORY;
-        req->jobs[i]->copy = workers_find_copy(s->workers, &req->api.choices[i]);
-        req->jobs[i]->priority = req->api.priority;
+    const struct moeflux_job_options o = {.requests = &req->api.requests[idx],
+                                          .n = 1,
+                                          .priority = req->api.priority,
+                                          .keeps_pieces = true,
+                                          .piece = count_token,
+                                          .ended = end_answer,
+                                          .ctx = a};
+    *a = (struct server_answer){.server = req->server, .added_ns = clock_ns()};
+    return moeflux_job_new(&a->job, req->server->pool, &o, e);
+}
+
+/* Asks for all answers, or for none. */
+static int add_jobs(struct http_request *req, struct moeflux_err *e)
+{
+    struct moeflux_job *jobs[API_REQUEST_MAX_CHOICES];
+    int rc = 0;
+    if (!(req->answers = mem_new(req->api.n_choices, sizeof *req->answers, e)))
+        return ERR_MEMORY;
+    for (uint32_t i = 0; !rc && i < req->api.n_choices; i++) {
+        rc = make_job(req, &req->answers[i], i, e);
+        jobs[i] = req->answers[i].job;
     }
-    return req->jobs ? 0 : ERR_MEMORY;
+    return rc ? rc : moeflux_pool_add(req->server->pool, jobs, req->api.n_choices, e);
 }
 
 /* Prints what was left out of a body, once for each text. */
@@ -200,13 +217,13 @@ static int read_body(struct http_request *req, const struct api_request_defaults
     const struct dialect *d = req->endpoint->dialect;
     int rc = reading_begin(req);
     if (!rc) {
-        rc = dialect_read(d, &req->api, str_text(&req->body), req->body.len, s->reader, defaults,
+        rc = dialect_read(d, &req->api, str_text(&req->body), req->body.len, s->reader.generator, defaults,
                           &req->refusal);
         reading_end(req);
     }
     /* The body is not needed any more. */
     reading_give(req);
-    const char *skipped = rc ? NULL : req->api.choices[0].request.skipped_tool;
+    const char *skipped = rc ? NULL : api_request_skipped_tool(&req->api);
     if (skipped && !req->api.note[0])
         snprintf(req->api.note, sizeof req->api.note, "tools of these types are left out: %.40s", skipped);
     if (!rc && req->api.note[0])
@@ -218,13 +235,11 @@ int answers_reply(struct http_request *req)
 {
     struct server *s = req->server;
     struct moeflux_err e;
-    if (read_body(req, &s->defaults))
+    if (read_body(req, &s->reader.defaults))
         return http_request_refuse(req);
-    req->reply = reply_new(req->endpoint->dialect, &req->api, s->options.name, s->reader->tokenizer,
+    req->reply = reply_new(req->endpoint->dialect, &req->api, s->options.name, s->reader.generator,
                            req->api.stream ? &req->out : NULL, &e);
-    int rc = req->reply ? make_jobs(req, &e) : ERR_MEMORY;
-    if (!rc)
-        rc = jobs_add(s->jobs, req->jobs, req->api.n_choices, &e);
+    int rc = req->reply ? add_jobs(req, &e) : ERR_MEMORY;
     if (rc == ERR_NO_FIT) {
         refusal_set(&req->refusal, 429, NULL, "queue_full", "%s", e.text);
         return http_request_refuse(req);
@@ -241,15 +256,17 @@ int answers_reply(struct http_request *req)
 void answers_free(struct http_request *req)
 {
     reply_free(req->reply);
-    for (uint32_t i = 0; req->jobs && i < req->api.n_choices; i++)
-        jobs_release(req->server->jobs, req->jobs[i]);
-    free(req->jobs);
+    for (uint32_t i = 0; req->answers && i < req->api.n_choices; i++) {
+        atomic_store(&req->answers[i].is_unwanted, true);
+        moeflux_job_free(req->answers[i].job);
+    }
+    free(req->answers);
     api_request_free(&req->api);
 }
 
 void answers_count_jobs(struct server *s, uint32_t *n_waiting, uint32_t *n_running)
 {
-    jobs_count(s->jobs, n_waiting, n_running);
+    moeflux_pool_count(s->pool, n_waiting, n_running);
 }
 
 /* ---- prompts alone ---- */
@@ -257,7 +274,7 @@ void answers_count_jobs(struct server *s, uint32_t *n_waiting, uint32_t *n_runni
 /* Reads the body of a request whose prompt is not evaluated. */
 static int read_prompt(struct http_request *req)
 {
-    struct api_request_defaults defaults = req->server->defaults;
+    struct api_request_defaults defaults = req->server->reader.defaults;
     defaults.counts = true;
     defaults.turns = false;
     return read_body(req, &defaults);
@@ -267,7 +284,7 @@ int answers_count(struct http_request *req)
 {
     if (read_prompt(req))
         return http_request_refuse(req);
-    return http_request_reply_json(req, req->endpoint->dialect->count(req->api.choices[0].request.tokens.n));
+    return http_request_reply_json(req, req->endpoint->dialect->count(api_request_prompt(&req->api)->n));
 }
 
 int answers_prompt(struct http_request *req)
@@ -276,7 +293,7 @@ int answers_prompt(struct http_request *req)
     struct str text = {0};
     if (read_prompt(req))
         return http_request_refuse(req);
-    const struct token_list *ids = &req->api.choices[0].request.tokens;
+    const struct token_list *ids = api_request_prompt(&req->api);
     for (size_t i = 0; i < ids->n; i++) {
         const char *bytes;
         size_t n = moeflux_tokenizer_bytes(t, ids->ids[i], &bytes);

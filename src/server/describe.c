@@ -4,12 +4,9 @@
 #include <string.h>
 #include <time.h>
 
-#include "generate/generator.h"
-#include "sample/sampler_fields.h"
 #include "server/endpoints.h"
 #include "server/http_request.h"
 #include "server/state.h"
-#include "text/tokenizer/tokenizer.h"
 #include "text/utf8.h"
 
 static json_t *text_json(const char *text)
@@ -26,15 +23,17 @@ static json_t *model_json(const struct server *s)
     struct tm utc;
     if (gmtime_r(&at, &utc))
         strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", &utc);
-    json_t *meta = json_pack("{s: s, s: I, s: I, s: I, s: s, s: s}", "architecture", s->info.architecture,
-                             "n_vocab", (json_int_t)s->info.vocab_size, "n_ctx", (json_int_t)s->max_context,
-                             "n_ctx_train", (json_int_t)s->info.max_context, "expert_format",
-                             s->expert_format, "dense_format", s->dense_format);
+    json_t *meta =
+        json_pack("{s: s, s: I, s: I, s: I, s: s, s: s}", "architecture", s->reader.info.architecture,
+                  "n_vocab", (json_int_t)s->reader.info.vocab_size, "n_ctx",
+                  (json_int_t)s->reader.max_context, "n_ctx_train", (json_int_t)s->reader.info.max_context,
+                  "expert_format", s->expert_format, "dense_format", s->dense_format);
     return json_pack("{s: o, s: s, s: I, s: s, s: s, s: o, s: s, s: I, s: I, s: I, s: o}", "id",
                      text_json(s->options.name), "object", "model", "created", (json_int_t)s->created,
                      "owned_by", "moeflux", "type", "model", "display_name", text_json(s->options.name),
-                     "created_at", created, "max_model_len", (json_int_t)s->max_context, "max_input_tokens",
-                     (json_int_t)s->max_context, "context_length", (json_int_t)s->max_context, "meta", meta);
+                     "created_at", created, "max_model_len", (json_int_t)s->reader.max_context,
+                     "max_input_tokens", (json_int_t)s->reader.max_context, "context_length",
+                     (json_int_t)s->reader.max_context, "meta", meta);
 }
 
 int describe_models(struct http_request *req)
@@ -57,11 +56,11 @@ int describe_model(struct http_request *req)
     return http_request_refuse(req);
 }
 
-static json_t *texts_json(const struct texts *t)
+static json_t *breakers_json(const struct moeflux_sampler_options *o)
 {
     json_t *list = json_array();
-    for (uint32_t i = 0; i < t->n; i++)
-        json_array_append_new(list, text_json(t->values[i]));
+    for (uint32_t i = 0; i < o->n_dry_sequence_breakers; i++)
+        json_array_append_new(list, text_json(o->dry_sequence_breakers[i]));
     return list;
 }
 
@@ -69,12 +68,12 @@ static json_t *texts_json(const struct texts *t)
 static json_t *params_json(const struct request_options *o)
 {
     json_t *params = json_object();
-    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++) {
-        const struct sampler_field *f = &sampler_fields[i];
-        const void *field = (const char *)&o->sampling + f->at;
-        json_t *value = f->kind == SAMPLER_LIST    ? texts_json(field)
-                        : f->kind == SAMPLER_WHOLE ? json_integer((json_int_t) * (const uint32_t *)field)
-                                                   : json_real((double)*(const float *)field);
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++) {
+        const struct moeflux_sampler_field *f = &moeflux_sampler_fields()[i];
+        double x = moeflux_sampler_get(&o->sampling, f);
+        json_t *value = f->kind == MOEFLUX_SAMPLER_LIST    ? breakers_json(&o->sampling)
+                        : f->kind == MOEFLUX_SAMPLER_WHOLE ? json_integer((json_int_t)x)
+                                                           : json_real(x);
         json_object_set_new(params, f->name, value);
     }
     json_object_set_new(params, "n_predict", json_integer((json_int_t)o->predict));
@@ -84,15 +83,14 @@ static json_t *params_json(const struct request_options *o)
 int describe_props(struct http_request *req)
 {
     const struct server *s = req->server;
-    const struct tokenizer *t = s->reader->tokenizer;
-    json_t *texts = (json_t *)(uintptr_t)tokenizer_special_texts(t);
-    json_t *settings = json_pack("{s: I, s: o}", "n_ctx", (json_int_t)s->max_context, "params",
-                                 params_json(&s->defaults.options));
+    const json_t *texts = api_reader_special_texts(&s->reader);
+    json_t *settings = json_pack("{s: I, s: o}", "n_ctx", (json_int_t)s->reader.max_context, "params",
+                                 params_json(&s->reader.defaults.options));
     return http_request_reply_json(
         req, json_pack("{s: o, s: I, s: o, s: o, s: O?, s: O?, s: {s: b, s: b}, s: s}",
                        "default_generation_settings", settings, "total_slots",
                        (json_int_t)s->options.parallel, "model_alias", text_json(s->options.name),
-                       "chat_template", text_json(tokenizer_chat_template(t)), "bos_token",
+                       "chat_template", text_json(moeflux_tokenizer_chat_template(s->tokenizer)), "bos_token",
                        json_object_get(texts, "bos_token"), "eos_token", json_object_get(texts, "eos_token"),
                        "modalities", "vision", 0, "audio", 0, "build_info", "moeflux-" MOEFLUX_VERSION));
 }

@@ -14,10 +14,10 @@
 struct MHD_Connection;
 struct dialect;
 struct http_request;
-struct job;
 struct json_t;
 struct reply;
 struct server;
+struct server_answer;
 
 struct endpoint {
     const char *method, *path; /* path: without "/v1" in front; a slash at its end: all paths below it */
@@ -40,7 +40,7 @@ struct http_request {
 
     /* Used by answers only. */
     struct api_request api;
-    struct job **jobs; /* [api.n_choices], one for each choice; NULL: none */
+    struct server_answer *answers; /* [api.n_choices]; NULL: none */
     struct reply *reply;
     uint64_t sent_ns;
 
@@ -53,7 +53,7 @@ struct http_request {
     size_t n_sent; /* ids that are written */
 
     struct refusal refusal; /* status 0: none */
-    uint32_t at;            /* answers: index of the job whose events are sent */
+    uint32_t at;            /* answers: index of the answer whose events are sent */
     bool has_nul;           /* the path contains a NUL */
     bool closes;            /* no other request may follow on this connection */
     bool is_page;           /* the reply is the chat page */

@@ -74,7 +74,8 @@ void metrics_loss(struct metrics *m)
     pthread_mutex_unlock(&m->lock);
 }
 
-void metrics_engine(struct metrics *m, const struct moeflux_stats *engine, const struct metrics_sequences *q)
+void metrics_engine(struct metrics *m, const struct moeflux_stats *engine,
+                    const struct moeflux_sequence_counts *q)
 {
     pthread_mutex_lock(&m->lock);
     m->engine = *engine;
@@ -131,7 +132,7 @@ static void engine_text(const struct metrics *m, struct str *out)
     gauge(out, "state_bytes", s->state_bytes, "Device memory of all sequences' states.");
     gauge(out, "sequences", m->sequences.n, "Sequences in memory.");
     gauge(out, "saved_sequences", m->sequences.n_saved, "Sequences in files.");
-    gauge(out, "saved_bytes", m->sequences.saved_bytes, "Bytes of these files.");
+    gauge(out, "saved_bytes", m->sequences.dir_bytes, "Bytes of these files.");
     counter(out, "sequence_loads_total", m->sequences.n_loads, "Sequences loaded from files.");
     counter(out, "sequence_saves_total", m->sequences.n_saves, "Sequences saved to files.");
 }

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdint.h>
 
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 struct str;
 struct moeflux_err;
@@ -15,11 +15,6 @@ enum { METRICS_BUCKETS = 12 };
 /* A histogram: number, sum, and the numbers of the buckets. */
 struct metrics_times {
     uint64_t n, ns, buckets[METRICS_BUCKETS];
-};
-
-/* Sequences in memory, files and their bytes; how often one was loaded and saved. */
-struct metrics_sequences {
-    uint64_t n, n_saved, saved_bytes, n_loads, n_saves;
 };
 
 struct metrics {
@@ -32,7 +27,7 @@ struct metrics {
     struct metrics_times first,
         between;                 /* times from a request to its first token; from a token to the next one */
     struct moeflux_stats engine; /* last values that a worker reported */
-    struct metrics_sequences sequences;
+    struct moeflux_sequence_counts sequences;
 };
 
 /* Sets all counters to 0. ERR_MEMORY. */
@@ -41,7 +36,7 @@ void metrics_free(struct metrics *m);
 
 /* Counts a reply with this HTTP status. */
 void metrics_request(struct metrics *m, unsigned status);
-/* Counts the first token of a job, `ns` after the job was added. */
+/* Counts the first token of an answer, `ns` after it was asked for. */
 void metrics_first_token(struct metrics *m, uint64_t ns);
 /* Counts a later one, `ns` after the one before it. */
 void metrics_next_token(struct metrics *m, uint64_t ns);
@@ -56,7 +51,8 @@ void metrics_job(struct metrics *m, const struct metrics_job *j);
 /* Counts the loss of a device. */
 void metrics_loss(struct metrics *m);
 /* Sets the statistics of the model and the sequences. */
-void metrics_engine(struct metrics *m, const struct moeflux_stats *engine, const struct metrics_sequences *q);
+void metrics_engine(struct metrics *m, const struct moeflux_stats *engine,
+                    const struct moeflux_sequence_counts *q);
 
 /* Appends all metrics in the text format of Prometheus, version 0.0.4. */
 void metrics_text(struct metrics *m, uint32_t n_waiting, uint32_t n_running, struct str *out);

@@ -9,9 +9,6 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "generate/chat_api.h"
-#include "generate/jobs.h"
-#include "generate/workers.h"
 #include "server/answers.h"
 #include "server/http.h"
 #include "server/listener.h"
@@ -24,23 +21,17 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     if (!s)
         return ERR_MEMORY;
     *s = (struct server){.options = *o, .listener = -1, .created = (int64_t)time(NULL)};
-    s->defaults.turns = true;
     pthread_mutex_init(&s->notes_lock, NULL);
-    s->defaults.responses = response_store_new(SERVER_RESPONSES, e);
-    int rc = !s->defaults.responses ? ERR_MEMORY : o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
+    s->responses = response_store_new(SERVER_RESPONSES, e);
+    int rc = !s->responses ? ERR_MEMORY : o->key_file ? keys_read(&s->keys, o->key_file, e) : 0;
     if (!rc && o->keys)
         rc = keys_add(&s->keys, o->keys, e);
     if (!rc)
-        rc = (s->jobs = mem_new(1, sizeof *s->jobs, e)) ? jobs_init(s->jobs, o->most_waiting, e) : ERR_MEMORY;
-    s->has_jobs = !rc;
-    if (!rc)
         rc = metrics_init(&s->metrics, e);
-    s->has_metrics = s->has_jobs && !rc;
+    s->has_metrics = !rc;
     if (!rc)
         rc = reading_init(&s->reading, e);
     s->has_reading = s->has_metrics && !rc;
-    if (!rc && !(s->workers = workers_new(o->parallel, s->jobs, e)))
-        rc = ERR_MEMORY;
     if (!rc)
         rc = s->listener = listener_open(o->host, o->port, s->url, sizeof s->url, e);
     if (rc < 0) {
@@ -51,15 +42,15 @@ int server_new(struct server **out, const struct server_options *o, struct moefl
     return 0;
 }
 
+/* Shows how the model is opened. The pool stops evaluations by itself. */
 static bool go_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
 {
-    struct server *s = ctx;
-    if (atomic_load(&s->started) && !atomic_load(&s->is_opening))
-        return workers_go_on(s->workers, what, unit, done, total);
-    return !s->loading.report || s->loading.report(s->loading.ctx, what, unit, done, total);
+    const struct server *s = ctx;
+    bool opens = !atomic_load(&s->started) || atomic_load(&s->is_opening);
+    return !opens || !s->loading.report || s->loading.report(s->loading.ctx, what, unit, done, total);
 }
 
-/* Called on a worker's thread. */
+/* Called on a thread of the pool. */
 static void note_loss(void *ctx, const struct moeflux_err *why)
 {
     struct server *s = ctx;
@@ -75,14 +66,17 @@ struct moeflux_progress server_progress(struct server *s, struct moeflux_progres
     return (struct moeflux_progress){go_on, s};
 }
 
-/* Reads the values of fields that requests do not have. */
-static int read_defaults(struct server *s, const struct moeflux_chat *chat, struct moeflux_err *e)
+/* Makes what connections read bodies with. They encode texts in their own threads, whichever job the model
+ * computes. */
+static int open_reader(struct server *s, struct moeflux_chat *chat, struct moeflux_err *e)
 {
-    struct request_options *o = &s->defaults.options;
-    int rc = chat_api_read_how(chat, s->options.request, &s->how, e);
-    *o = s->how.options;
+    const struct moeflux_progress progress = {reading_go_on, &s->reading};
+    struct request_options *o = &s->reader.defaults.options;
+    int rc = api_reader_open(&s->reader, chat, s->options.request, s->options.context, &progress, e);
     o->draft.no_files = true;
     o->draft.no_layer = o->draft.kind != DRAFT_MTP;
+    s->reader.defaults.turns = true;
+    s->reader.defaults.responses = s->responses;
     return rc;
 }
 
@@ -90,7 +84,7 @@ static int read_defaults(struct server *s, const struct moeflux_chat *chat, stru
 static int describe_weights(struct server *s, struct moeflux_err *e)
 {
     struct moeflux_needs needs;
-    int rc = moeflux_get_needs(s->info.dir, &needs, e);
+    int rc = moeflux_get_needs(s->reader.info.dir, &needs, e);
     if (rc)
         return rc;
     memcpy(s->expert_format, needs.expert_formats, sizeof s->expert_format);
@@ -98,45 +92,39 @@ static int describe_weights(struct server *s, struct moeflux_err *e)
     return 0;
 }
 
+static int open_pool(struct server *s, struct moeflux_chat *chat, struct moeflux_err *e)
+{
+    const struct server_options *o = &s->options;
+    const struct moeflux_pool_options all = {.parallel = o->parallel,
+                                             .context = o->context,
+                                             .most_waiting = o->most_waiting,
+                                             .sequences = o->sequences,
+                                             .bytes = o->state_bytes,
+                                             .dir = o->state_dir,
+                                             .dir_bytes = o->state_dir_bytes,
+                                             .dir_files = o->state_dir_files,
+                                             .warning = {o->tell, o->ctx},
+                                             .lost = o->lost ? note_loss : NULL,
+                                             .ctx = s};
+    return moeflux_pool_open(&s->pool, chat, &all, e);
+}
+
 int server_start(struct server *s, struct moeflux_chat *chat, struct moeflux_err *e)
 {
-    struct generator *g = &chat->generator;
-    const struct server_options *o = &s->options;
-    if (!g->tokenizer)
-        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a server needs", g->dir);
-    int rc = read_defaults(s, chat, e);
-    if (!rc)
-        rc = generator_prepare(g, o->context, e);
-    if (rc)
-        return rc;
-    /* Connections encode texts in their own threads, whichever job the model computes. */
-    tokenizer_set_progress(g->tokenizer, &(struct moeflux_progress){reading_go_on, &s->reading});
-    const struct workers_options all = {.keep = {.most = o->sequences,
-                                                 .bytes = o->state_bytes,
-                                                 .dir = o->state_dir,
-                                                 .dir_bytes = o->state_dir_bytes,
-                                                 .dir_files = o->state_dir_files,
-                                                 .tell = o->tell,
-                                                 .ctx = o->ctx},
-                                        .converse = true,
-                                        .lost = o->lost ? note_loss : NULL,
-                                        .ctx = s};
-    /* A loss replaces the models, while connections go on. */
-    if (!(s->reader = mem_new(1, sizeof *s->reader, e)))
-        return ERR_MEMORY;
-    generator_share(s->reader, g, 0);
-    s->reader->model = NULL;
+    if (!moeflux_chat_tokenizer(chat))
+        return err_set(e, ERR_USAGE, "%s has no tokenizer.json, which a server needs",
+                       moeflux_model_get_info(moeflux_chat_model(chat)).dir);
     s->tokenizer = moeflux_chat_tokenizer(chat);
-    s->info = g->info;
-    s->max_context = g->max_context;
-    s->most_prompt_bytes = g->most_prompt_bytes;
-    rc = describe_weights(s, e);
+    int rc = open_reader(s, chat, e);
+    if (!rc)
+        rc = describe_weights(s, e);
     atomic_store(&s->started, true);
     if (!rc)
-        rc = workers_start(s->workers, g, &all, e);
-    if (!rc)
-        answers_count_engine(s);
-    return rc ? rc : http_start(s, e);
+        rc = open_pool(s, chat, e);
+    if (rc)
+        return rc;
+    answers_count_engine(s);
+    return http_start(s, e);
 }
 
 int server_await_loss(struct server *s, struct moeflux_err *e)
@@ -145,10 +133,10 @@ int server_await_loss(struct server *s, struct moeflux_err *e)
     if (!atomic_load(&s->is_lost))
         return 0;
     /* Other devices may have copies of the model, whose answers go on. */
-    while (!jobs_drained(s->jobs, LOOK_MS))
+    while (!moeflux_pool_is_drained(s->pool, LOOK_MS))
         if (s->loading.report && !s->loading.report(s->loading.ctx, "", "", 0, 0))
             return err_set(e, ERR_INTERRUPTED, SERVER_ENDS);
-    workers_join(s->workers);
+    moeflux_pool_pause(s->pool);
     atomic_store(&s->is_opening, true);
     *e = s->loss;
     return ERR_LOST;
@@ -158,7 +146,7 @@ int server_resume(struct server *s, struct moeflux_err *e)
 {
     atomic_store(&s->is_opening, false);
     atomic_store(&s->is_lost, false);
-    return workers_restart(s->workers, e);
+    return moeflux_pool_restart(s->pool, e);
 }
 
 const char *server_url(const struct server *s)
@@ -178,12 +166,9 @@ static void wait_for_replies(struct server *s)
 void server_stop(struct server *s)
 {
     http_stop_accepting(s);
-    jobs_close(s->jobs, SERVER_ENDS);
     reading_close(&s->reading);
-    if (!jobs_drained(s->jobs, s->options.grace_s * 1000))
-        workers_interrupt(s->workers);
     /* Saves the conversations first: connections may take long to end. */
-    workers_join(s->workers);
+    moeflux_pool_end(s->pool, SERVER_ENDS, s->options.grace_s * 1000);
     wait_for_replies(s);
     http_stop(s);
 }
@@ -194,23 +179,14 @@ void server_free(struct server *s)
         return;
     if (s->daemon)
         server_stop(s);
-    if (s->has_jobs)
-        jobs_close(s->jobs, SERVER_ENDS);
-    workers_join(s->workers);
-    workers_free(s->workers);
+    moeflux_pool_close(s->pool);
     if (s->has_metrics)
         metrics_free(&s->metrics);
     if (s->has_reading)
         reading_free(&s->reading);
-    if (s->has_jobs)
-        jobs_free(s->jobs);
-    free(s->jobs);
-    if (s->reader)
-        generator_unshare(s->reader);
-    free(s->reader);
+    api_reader_close(&s->reader);
     keys_free(&s->keys);
-    response_store_free(s->defaults.responses);
-    request_free(&s->how);
+    response_store_free(s->responses);
     pthread_mutex_destroy(&s->notes_lock);
     if (s->listener >= 0)
         close(s->listener);

@@ -7,7 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "api/api_request.h"
+#include "api/reader.h"
 #include "base/err.h"
 #include "server/connections.h"
 #include "server/keys.h"
@@ -16,9 +16,6 @@
 #include "server/server.h"
 
 struct MHD_Daemon;
-struct generator;
-struct jobs;
-struct workers;
 
 /* The text of answers that the end of the server cuts off. */
 #define SERVER_ENDS "the server is shutting down"
@@ -36,25 +33,20 @@ enum {
 struct server {
     struct server_options options;
     struct keys keys;
-    struct jobs *jobs;
     struct metrics metrics;
     struct reading reading;
     struct connections connections; /* while there is a daemon */
-    struct workers *workers;
-    struct generator *reader; /* what connections need of the generator, without its models */
+    struct moeflux_pool *pool;      /* while it serves */
+    struct api_reader reader;       /* likewise */
     const struct moeflux_tokenizer *tokenizer;
-    struct moeflux_model_info info; /* its strings outlive a lost model */
-    uint32_t max_context;           /* tokens of a sequence */
-    uint64_t most_prompt_bytes;     /* a longer text has more tokens */
-    struct request how;             /* server_options.request, read */
-    struct api_request_defaults defaults;
+    struct response_store *responses;
     struct moeflux_progress loading;
     int64_t created; /* seconds since the epoch */
     int listener;    /* descriptor; -1: owned by the daemon, or none */
     struct MHD_Daemon *daemon;
     char url[128];
     char expert_format[192], dense_format[128]; /* how the weights are stored (struct moeflux_needs) */
-    bool has_jobs, has_metrics, has_reading;
+    bool has_metrics, has_reading;
     atomic_bool started;
     atomic_bool is_lost;       /* a device is lost; until server_resume */
     atomic_bool is_opening;    /* the model is being opened again */

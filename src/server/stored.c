@@ -26,7 +26,7 @@ static int reply_items(struct http_request *req, json_t *items)
 int stored_get(struct http_request *req)
 {
     static const char items[] = "/input_items";
-    struct response_store *s = req->server->defaults.responses;
+    struct response_store *s = req->server->responses;
     const char *id = endpoints_rest(req), *end = strchr(id, '/');
     char own[100];
     if (end && strcmp(end, items) == 0) {
@@ -41,7 +41,7 @@ int stored_get(struct http_request *req)
 int stored_delete(struct http_request *req)
 {
     const char *id = endpoints_rest(req);
-    if (!response_store_delete(req->server->defaults.responses, id))
+    if (!response_store_delete(req->server->responses, id))
         return refuse(req, id);
     return http_request_reply_json(req, json_pack("{s: o, s: s, s: b}", "id", utf8_json(id, strlen(id)),
                                                   "object", "response", "deleted", 1));

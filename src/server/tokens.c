@@ -44,10 +44,10 @@ static int encode(struct http_request *req, const json_t *in)
         return -1;
     const char *text = json_string_value(content);
     size_t len = json_string_length(content);
-    if (len > s->most_prompt_bytes)
+    if (len > s->reader.most_prompt_bytes)
         return refusal_set(&req->refusal, 400, "content", "context_length_exceeded",
                            "content: %zu bytes, expected at most %" PRIu64 ": the context holds %u tokens",
-                           len, s->most_prompt_bytes, s->max_context);
+                           len, s->reader.most_prompt_bytes, s->reader.max_context);
     int64_t n =
         moeflux_tokenizer_encode_all(s->tokenizer, text, len, special, add_special, &req->ids.ids, &e);
     if (n < 0)
@@ -114,9 +114,9 @@ static void decode(struct http_request *req, const json_t *ids, struct str *text
         const json_t *id = json_array_get(ids, i);
         int64_t k = json_is_integer(id) ? json_integer_value(id) : -1;
         const char *bytes;
-        if (k < 0 || k >= (int64_t)s->info.vocab_size) {
+        if (k < 0 || k >= (int64_t)s->reader.info.vocab_size) {
             refusal_field(&req->refusal, "tokens", "tokens: expected token ids from 0 to %u",
-                          s->info.vocab_size - 1);
+                          s->reader.info.vocab_size - 1);
             return;
         }
         size_t n = moeflux_tokenizer_bytes(s->tokenizer, (int32_t)k, &bytes);

@@ -151,6 +151,13 @@ claim the_same_conversation_through_ctypes
 converses python3 examples/chat.py
 cmp -s "$tmp/out" "$tmp/conversation" || fault 'the two examples differ'
 
+claim many_answers_at_once_in_sixty_lines_of_c_are_those_of_the_program
+[ "$(wc -l <examples/pool.c)" -le 60 ] || fault 'examples/pool.c has more than 60 lines'
+# shellcheck disable=SC2046,SC2086 # words are words
+cc -std=c11 $strict -o "$tmp/pool" examples/pool.c $(packages --cflags --libs) >"$tmp/out" 2>&1 ||
+    fault "cc: $(head -n 3 "$tmp/out")"
+converses "$tmp/pool"
+
 claim the_second_answer_is_that_of_a_batch_line_with_these_messages
 run 0 "$MOEFLUX" -m tests/models/tiny --seed 5 --json -p "$ask"
 answered='{"role": "assistant", "content": j["text"], "reasoning_content": j["thinking"]}'

@@ -12,7 +12,7 @@ static void check_request(const struct api_request *c, const struct generator *g
 {
     target_need(c->n_choices > 0 && c->n_choices % c->n == 0, "a request without its choices");
     for (uint32_t i = 0; i < c->n_choices; i++) {
-        const struct choice *j = &c->choices[i];
+        const struct choice *j = api_request_choice(c, i);
         size_t n = j->request.tokens.n;
         target_need(n > 0 && n <= g->max_context, "a prompt that is empty or too long");
         for (size_t k = 0; k < n; k++)

@@ -5,11 +5,11 @@
 #include "check.h"
 #include "sample/sampler.h"
 
-static inline struct sampler *samplers_new(const struct sampler_options *o, uint32_t n_ids,
+static inline struct sampler *samplers_new(const struct moeflux_sampler_options *o, uint32_t n_ids,
                                            const uint8_t *allowed)
 {
     struct moeflux_err e = {0};
-    struct sampler *s = sampler_new(o, n_ids, allowed, &e);
+    struct sampler *s = sampler_new(o, NULL, n_ids, allowed, &e);
     if (!s)
         fail_msg("%s", e.text);
     return s;

@@ -225,7 +225,7 @@ static void logits_come_beside_choices(void **state)
     struct moeflux_err e = {0};
     struct batched_token tokens[MANY];
     struct sampler *samplers[MANY];
-    const struct sampler_options greedy = {.temperature = 0, .top_p = 1, .repeat_penalty = 1};
+    const struct moeflux_sampler_options greedy = {.temperature = 0, .top_p = 1, .repeat_penalty = 1};
     int32_t next;
     (void)state;
     crowd_open(&c, "tests/models/qwen-odd/mlx", 0);
@@ -235,7 +235,7 @@ static void logits_come_beside_choices(void **state)
     for (uint32_t i = 0; i < MANY; i++) {
         memcpy(want + (size_t)i * c.vocab, c.logits[i], c.vocab * sizeof(float));
         memset(c.logits[i], 0, c.vocab * sizeof(float));
-        samplers[i] = sampler_new(&greedy, c.vocab, NULL, &e);
+        samplers[i] = sampler_new(&greedy, NULL, c.vocab, NULL, &e);
         assert_non_null(samplers[i]);
         tokens[i] = (struct batched_token){.session = c.list[i],
                                            .logits = c.logits[i],

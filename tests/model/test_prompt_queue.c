@@ -58,7 +58,7 @@ static struct moeflux_model *open_model(struct backend *counting)
 static void begin(struct asker *a, const struct generator *g, struct batcher *b, uint32_t idx)
 {
     struct moeflux_err e = {0};
-    const struct sampler_options sampling = {
+    const struct moeflux_sampler_options sampling = {
         .seed = idx, .temperature = idx % 2 ? 0.8f : 0, .top_p = 1, .repeat_penalty = 1};
     *a = (struct asker){.idx = idx};
     generator_share(&a->g, g, 0);

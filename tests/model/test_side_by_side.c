@@ -10,15 +10,13 @@
 #include <string.h>
 #include <time.h>
 
-#include "cli/batch/item.h"
 #include "device.h"
 #include "engine/session.h"
 #include "exec/backend.h"
 #include "generate/answer.h"
 #include "generate/batcher.h"
 #include "generate/generator.h"
-#include "generate/jobs.h"
-#include "generate/workers.h"
+#include "moeflux_chat.h"
 #include "sequence.h"
 
 enum { CONTEXT = 96, CHUNK = 16, THREADS = 5, TOKENS = 3 };
@@ -262,7 +260,7 @@ struct answering {
 
 /* All threads have a token before any is evaluated: the batcher evaluates a single answer next to the groups,
  * and the devices that work at the same time must be those of two groups. */
-static int await_all(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+static int await_all(void *ctx, const struct moeflux_piece *p, struct moeflux_err *e)
 {
     (void)p;
     (void)e;
@@ -307,7 +305,7 @@ static void begin_answer(struct answering *x, const struct generator *g, struct 
     struct moeflux_err e = {0};
     int32_t ids[CONTEXT];
     const struct sequence q = {.vocab = g->info.vocab_size};
-    const struct sampler_options sampling = {
+    const struct moeflux_sampler_options sampling = {
         .seed = idx, .temperature = idx % 2 ? 0.8f : 0, .top_p = 1, .repeat_penalty = 1};
     *x = (struct answering){.idx = idx};
     generator_share(&x->g, g, 0);
@@ -410,84 +408,122 @@ static int lose(struct exec *x, uint64_t ticket, struct moeflux_err *e)
                                                   : err_set(e, ERR_DEVICE, "waiting: the device was lost");
 }
 
-static struct batch_item *read_line(const struct generator *g, uint64_t line, int n)
-{
-    struct moeflux_err e = {0};
-    struct batch_item *item;
-    const struct batch_defaults defaults = {.options = {.predict = -1,
-                                                        .seed = 1,
-                                                        .sampling = {.repeat_penalty = 1, .top_p = 1},
-                                                        .logprobs = REQUEST_NO_LOGPROBS}};
-    char text[128];
-    bool as_openai = false;
-    int len =
-        snprintf(text, sizeof text,
-                 "{\"raw\": true, \"prompt\": \"Once %d\", \"n\": %d, \"ignore_eos\": true}", (int)line, n);
-    check_ok(batch_item_read(&item, text, (size_t)len, line, 1000, g, &defaults, &as_openai, &e), &e);
-    check_ok(batch_item_encode(item, (struct generator *)g, &e), &e);
-    return item;
-}
-
-/* The pool as --batch starts it. */
-struct pool {
-    struct jobs jobs;
-    struct workers *workers;
+/* A line of --batch: a job of one request, and what its callbacks have seen. */
+struct line {
+    struct moeflux_request *request;
+    struct moeflux_job *job;
+    int32_t tokens[64]; /* [n] */
+    uint32_t n;
+    bool meets; /* waits for the other jobs (meet) */
+    int rc;
+    struct moeflux_err e;
 };
 
-static void start_pool(struct pool *p, struct generator *g, uint32_t n)
+static atomic_uint n_begun, n_meeting;
+
+/* The first jobs wait for one another, so that all run when the first finds no room. */
+static int meet(void *ctx, struct moeflux_err *e)
 {
-    struct moeflux_err e = {0};
-    const struct workers_options o = {.keep = {.most = n, .chunk = CHUNK}, .waits = true};
-    check_ok(jobs_init(&p->jobs, UINT32_MAX, &e), &e);
-    assert_non_null(p->workers = workers_new(n, &p->jobs, &e));
-    check_ok(workers_start(p->workers, g, &o, &e), &e);
+    const struct line *l = ctx;
+    (void)e;
+    atomic_fetch_add(&n_begun, 1);
+    while (l->meets && atomic_load(&n_begun) < atomic_load(&n_meeting))
+        sched_yield();
+    return 0;
 }
 
-static void free_pool(struct pool *p)
+static void keep_tokens(void *ctx, uint32_t idx, const struct moeflux_answer_info *a, struct moeflux_err *err)
 {
-    jobs_close(&p->jobs, "the end");
-    workers_join(p->workers);
-    workers_free(p->workers);
-    jobs_free(&p->jobs);
+    struct line *l = ctx;
+    assert_int_equal(idx, 0);
+    assert_true(a->n_tokens <= sizeof l->tokens / sizeof *l->tokens);
+    l->n = err->code ? 0 : a->n_tokens;
+    if (l->n)
+        memcpy(l->tokens, a->tokens, l->n * sizeof *l->tokens);
 }
 
-/* Answers the items at once; results [n]. */
-static void answer_items(struct pool *p, struct batch_item *const *items, uint32_t n,
-                         const struct job_calls *calls, struct choice_result *results)
+static struct line new_line(uint32_t number, int n)
+{
+    struct line l = {0};
+    char text[40], limit[12];
+    struct moeflux_err e = {0};
+    snprintf(text, sizeof text, "Once %u", number);
+    snprintf(limit, sizeof limit, "%d", n);
+    check_ok(moeflux_request_new(&l.request, &e), &e);
+    check_ok(moeflux_request_set(l.request, "raw", "true", &e), &e);
+    check_ok(moeflux_request_set(l.request, "ignore_eos", "true", &e), &e);
+    check_ok(moeflux_request_set(l.request, "seed", "1", &e), &e);
+    check_ok(moeflux_request_set(l.request, "max_tokens", limit, &e), &e);
+    check_ok(moeflux_request_set_text(l.request, "prompt", text, &e), &e);
+    return l;
+}
+
+static struct moeflux_chat *open_chat(const char *device)
 {
     struct moeflux_err e = {0};
-    struct job *list[THREADS];
-    uint64_t n_ended = p->jobs.n_ended, end = n_ended + n;
+    const struct moeflux_options o = {.dir = TINY,
+                                      .device = device,
+                                      .prompt_type = MOEFLUX_PROMPT_TYPE_F32,
+                                      .context = 512,
+                                      .chunk = CHUNK};
+    struct moeflux_model *m;
+    struct moeflux_chat *c;
+    check_ok(moeflux_model_open(&m, &o, &e), &e);
+    check_ok(moeflux_chat_open(&c, m, &e), &e);
+    return c;
+}
+
+static void close_chat(struct moeflux_chat *c)
+{
+    struct moeflux_model *m = moeflux_chat_model(c);
+    moeflux_chat_close(c);
+    moeflux_model_close(m);
+}
+
+/* The pool as --batch opens it. */
+static struct moeflux_pool *open_pool(struct moeflux_chat *c, uint32_t n)
+{
+    const struct moeflux_pool_options o = {.reuse = MOEFLUX_POOL_BATCH, .parallel = n, .context = CONTEXT};
+    struct moeflux_pool *p;
+    struct moeflux_err e = {0};
+    check_ok(moeflux_pool_open(&p, c, &o, &e), &e);
+    return p;
+}
+
+/* Answers n lines at once. */
+static void answer_all_lines(struct moeflux_pool *p, struct line *lines, uint32_t n)
+{
+    struct moeflux_err e = {0};
+    struct moeflux_job *list[THREADS];
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t n_choices;
-        struct choice *c = batch_item_choices(items[i], &n_choices);
-        assert_non_null(list[i] = jobs_new(c, n_choices, calls, items[i], &e));
+        const struct moeflux_job_options o = {
+            .requests = &lines[i].request, .n = 1, .begin = meet, .ended = keep_tokens, .ctx = &lines[i]};
+        check_ok(moeflux_job_new(&list[i], p, &o, &e), &e);
     }
-    check_ok(jobs_add(&p->jobs, list, n, &e), &e);
-    while (n_ended < end)
-        n_ended = jobs_await(&p->jobs, n_ended, 1000);
+    check_ok(moeflux_pool_add(p, list, n, &e), &e);
     for (uint32_t i = 0; i < n; i++) {
-        results[i] = jobs_result(list[i])->result;
-        jobs_release(&p->jobs, list[i]);
+        while (!moeflux_job_wait(list[i], 1000))
+            continue;
+        lines[i].rc = moeflux_job_result(list[i], &lines[i].e);
+        moeflux_job_free(list[i]);
     }
 }
 
 /* n lines at once, from a number on; how many are answered. The others name the lost device. */
-static uint32_t answer_lines(struct pool *p, const struct generator *g, uint64_t from, uint32_t n, int length)
+static uint32_t answer_lines(struct moeflux_pool *p, uint32_t from, uint32_t n, int length)
 {
-    struct batch_item *items[THREADS];
-    struct choice_result results[THREADS];
+    struct line lines[THREADS];
     uint32_t n_answered = 0;
     for (uint32_t i = 0; i < n; i++)
-        items[i] = read_line(g, from + i, length);
-    answer_items(p, items, n, &batch_item_calls, results);
+        lines[i] = new_line(from + i, length);
+    answer_all_lines(p, lines, n);
     for (uint32_t i = 0; i < n; i++) {
-        if (results[i].rc == 0)
-            assert_non_null(items[i]->result);
+        if (lines[i].rc == 0)
+            assert_int_equal(lines[i].n, length);
         else
-            sequence_refused(results[i].rc, &results[i].error, ERR_DEVICE, "device 2 of 2 (CPU");
-        n_answered += results[i].rc == 0;
-        batch_item_free(items[i]);
+            sequence_refused(lines[i].rc, &lines[i].e, ERR_DEVICE, "device 2 of 2 (CPU");
+        n_answered += lines[i].rc == 0;
+        moeflux_request_free(lines[i].request);
     }
     return n_answered;
 }
@@ -498,20 +534,19 @@ static void a_lost_device_ends_the_lines_on_it_and_no_others(void **state)
 {
     (void)state;
     enum { LINES = 4 };
-    struct generator g;
-    struct pool p;
-    open_generator(&g, "cpu,cpu");
-    start_pool(&p, &g, LINES);
-    assert_int_equal(answer_lines(&p, &g, 1, LINES, 5), LINES);
-    struct backend *broken = set_wait(g.model, 1, lose);
+    struct moeflux_chat *c = open_chat("cpu,cpu");
+    struct moeflux_model *m = moeflux_chat_model(c);
+    struct moeflux_pool *p = open_pool(c, LINES);
+    assert_int_equal(answer_lines(p, 1, LINES, 5), LINES);
+    struct backend *broken = set_wait(m, 1, lose);
     atomic_store(&n_waits_left, 20);
-    assert_int_equal(answer_lines(&p, &g, 1 + LINES, LINES, 60), 0);
+    assert_int_equal(answer_lines(p, 1 + LINES, LINES, 60), 0);
     /* A line is not waited for where all have failed, and it fails at once. */
-    assert_int_equal(answer_lines(&p, &g, 1 + 2 * LINES, 1, 5), 0);
-    reset_wait(g.model, broken);
-    assert_int_equal(answer_lines(&p, &g, 2 + 2 * LINES, 1, 5), 1);
-    free_pool(&p);
-    close_generator(&g);
+    assert_int_equal(answer_lines(p, 1 + 2 * LINES, 1, 5), 0);
+    reset_wait(m, broken);
+    assert_int_equal(answer_lines(p, 2 + 2 * LINES, 1, 5), 1);
+    moeflux_pool_close(p);
+    close_chat(c);
 }
 
 /* ---- too little memory ---- */
@@ -526,49 +561,19 @@ static int take_buffer(struct exec *x, struct exec_buffer *b, enum exec_memory k
     return err_set(e, ERR_NO_FIT, "no room for another buffer");
 }
 
-static atomic_uint n_begun, n_meeting;
-
-/* The first jobs wait for one another, so that all run when the first finds no room. */
-static int meet(struct job *j, struct moeflux_err *e)
-{
-    atomic_fetch_add(&n_begun, 1);
-    while (atomic_load(&n_begun) < atomic_load(&n_meeting))
-        sched_yield();
-    return batch_item_calls.begin(j, e);
-}
-
-static int keep_piece(struct job *j, const struct answer_piece *p, struct moeflux_err *e)
-{
-    return batch_item_calls.piece(j, p, e);
-}
-
-static void end_choice(struct job *j, const struct moeflux_answer_info *a)
-{
-    batch_item_calls.ended(j, a);
-}
-
 /* Answers the lines of a pool at once, after so many of its sequences were refused. Returns how often one
  * was tried again. */
-static uint32_t answer_after(struct generator *g, struct batch_item **items, uint32_t n, int n_refused,
-                             struct choice_result *results)
+static uint32_t answer_after(struct moeflux_chat *c, struct line *lines, uint32_t n, int n_refused)
 {
-    static const struct job_calls calls = {meet, keep_piece, end_choice};
-    struct pool p;
-    start_pool(&p, g, n);
+    struct moeflux_pool *p = open_pool(c, n);
+    for (uint32_t i = 0; i < n; i++)
+        lines[i].meets = true;
     atomic_store(&n_to_refuse, n_refused);
     atomic_store(&n_begun, 0);
     atomic_store(&n_meeting, n);
-    answer_items(&p, items, n, &calls, results);
-    free_pool(&p);
+    answer_all_lines(p, lines, n);
+    moeflux_pool_close(p);
     return atomic_load(&n_begun) - n;
-}
-
-/* A result has times after its tokens. */
-static void assert_same_answer(const char *line, const char *wanted)
-{
-    const char *end = strstr(wanted, "\"prompt_tokens\"");
-    assert_non_null(end);
-    assert_memory_equal(line, wanted, (size_t)(end - wanted));
 }
 
 /* Lines that find no room are answered one by one, and as they would be with room for all, also where all
@@ -577,28 +582,29 @@ static void lines_without_memory_wait(void **state)
 {
     (void)state;
     enum { LINES = 3 };
-    struct generator g;
-    struct batch_item *items[LINES], *again[LINES];
-    struct choice_result results[LINES];
-    open_generator(&g, "cpu");
+    struct line lines[LINES], again[LINES];
+    struct moeflux_chat *c = open_chat("cpu");
+    struct moeflux_model *m = moeflux_chat_model(c);
     for (uint32_t i = 0; i < LINES; i++) {
-        items[i] = read_line(&g, 1 + i, 20);
-        again[i] = read_line(&g, 1 + i, 20);
+        lines[i] = new_line(1 + i, 20);
+        again[i] = new_line(1 + i, 20);
     }
-    struct backend *b = set_wait(g.model, 0, g.model->stages[0].exec->backend->wait);
+    struct backend *b = set_wait(m, 0, m->stages[0].exec->backend->wait);
     b->buffer_new = take_buffer;
-    assert_int_equal(answer_after(&g, items, LINES, 0, results), 0);
-    assert_int_equal(answer_after(&g, again, 1, 1, results), 0);
-    sequence_refused(results[0].rc, &results[0].error, ERR_NO_FIT, "no room for another buffer");
-    assert_int_equal(answer_after(&g, again, LINES, LINES, results), LINES);
+    assert_int_equal(answer_after(c, lines, LINES, 0), 0);
+    assert_int_equal(answer_after(c, again, 1, 1), 0);
+    sequence_refused(again[0].rc, &again[0].e, ERR_NO_FIT, "no room for another buffer");
+    assert_int_equal(answer_after(c, again, LINES, LINES), LINES);
     for (uint32_t i = 0; i < LINES; i++) {
-        check_ok(results[i].rc, &results[i].error);
-        assert_same_answer(again[i]->result, items[i]->result);
-        batch_item_free(items[i]);
-        batch_item_free(again[i]);
+        check_ok(again[i].rc, &again[i].e);
+        assert_int_equal(again[i].n, 20);
+        assert_int_equal(lines[i].n, 20);
+        assert_memory_equal(again[i].tokens, lines[i].tokens, sizeof again[i].tokens);
+        moeflux_request_free(lines[i].request);
+        moeflux_request_free(again[i].request);
     }
-    reset_wait(g.model, b);
-    close_generator(&g);
+    reset_wait(m, b);
+    close_chat(c);
 }
 
 int main(void)

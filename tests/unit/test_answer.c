@@ -49,7 +49,7 @@ static int open_model(void **state)
 {
     struct moeflux_err e = {0};
     const struct moeflux_options options = {.dir = make_dir(), .device = "cpu", .context = 256};
-    const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
+    const struct moeflux_sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
     (void)state;
     struct moeflux_model *opened;
     check_ok(moeflux_model_open(&opened, &options, &e), &e);
@@ -77,12 +77,12 @@ struct seen {
     size_t n;
 };
 
-static int see(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+static int see(void *ctx, const struct moeflux_piece *p, struct moeflux_err *e)
 {
     struct seen *s = ctx;
     (void)e;
     if (!p->call)
-        str_add(p->part == CHAT_THINKING ? &s->thinking : &s->text, p->text, p->len);
+        str_add(p->kind == MOEFLUX_PIECE_THINKING ? &s->thinking : &s->text, p->text, p->len);
     assert_int_equal(p->id >= 0 && p->logprobs, p->logprobs != NULL);
     if (p->id < 0)
         return 0;
@@ -93,7 +93,8 @@ static int see(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
 }
 
 /* Answers a prompt, raw, from the start. What the sink saw is what the answer has. */
-static struct answer run(struct answer_options o, const struct sampler_options *sampling, const char *prompt)
+static struct answer run(struct answer_options o, const struct moeflux_sampler_options *sampling,
+                         const char *prompt)
 {
     struct moeflux_err e = {0};
     struct token_list ids = {0};
@@ -119,7 +120,7 @@ static struct answer run(struct answer_options o, const struct sampler_options *
     return a;
 }
 
-static const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
+static const struct moeflux_sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
 static const char PROMPT[] = "Hello there";
 
 static struct answer run_greedy(const char *const *stops, size_t n)
@@ -132,15 +133,15 @@ static void a_stop_text_ends_the_answer_wherever_it_parts_the_tokens(void **stat
     struct answer whole = run_greedy(NULL, 0);
     const char *text = str_text(&whole.text);
     (void)state;
-    assert_int_equal(whole.stop, ANSWER_LENGTH);
+    assert_int_equal(whole.stop, MOEFLUX_STOP_LENGTH);
     for (size_t at = 0; at < 24; at += 3) {
         char stop[12] = {0};
         const char *stops[] = {"not there", stop};
         memcpy(stop, text + at, 1 + at % 8);
         size_t first = (size_t)(strstr(text, stop) - text);
         struct answer a = run_greedy(stops, 2);
-        assert_int_equal(a.stop, ANSWER_STOP_TEXT);
-        assert_string_equal(answer_stop_name(a.stop), "stop");
+        assert_int_equal(a.stop, MOEFLUX_STOP_TEXT);
+        assert_string_equal(moeflux_stop_name(a.stop), "stop");
         assert_ptr_equal(a.stop_text, stop);
         assert_int_equal(a.text.len, first);
         assert_memory_equal(str_text(&a.text), text, first);
@@ -168,7 +169,7 @@ static void what_is_held_back_for_a_stop_comes_out_at_the_end(void **state)
     str_add_text(&stop, "\x01");
     const char *const stops[] = {str_text(&stop)};
     struct answer a = run_greedy(stops, 1);
-    assert_int_equal(a.stop, ANSWER_LENGTH);
+    assert_int_equal(a.stop, MOEFLUX_STOP_LENGTH);
     assert_null(a.stop_text);
     assert_string_equal(str_text(&a.text), str_text(&whole.text));
     str_free(&stop);
@@ -184,7 +185,7 @@ static void a_stop_text_is_not_looked_for_in_the_thinking(void **state)
     struct answer a =
         run((struct answer_options){.limit = 8, .chat = true, .stops = stops, .n_stops = 2}, &greedy, prompt);
     (void)state;
-    assert_int_equal(a.stop, ANSWER_LENGTH);
+    assert_int_equal(a.stop, MOEFLUX_STOP_LENGTH);
     assert_true(strstr(str_text(&a.thinking), "3 =") != NULL);
     answer_free(&a);
 }
@@ -237,7 +238,7 @@ static void a_grammar_holds_after_a_limited_thinking(void **state)
         check_ok(constrain_begin(&model, "root ::= \"five\"", &o.constraint, &e), &e);
         struct answer a = run_limited(budget, o);
         assert_string_equal(str_text(&a.text), "five");
-        assert_int_equal(a.stop, ANSWER_EOS);
+        assert_int_equal(a.stop, MOEFLUX_STOP_EOS);
         constraint_free(o.constraint);
         answer_free(&a);
     }
@@ -266,19 +267,19 @@ static void a_stop_text_that_is_kept_is_the_end_of_the_text(void **state)
     struct answer_options o = {.limit = LENGTH, .stops = stops, .n_stops = 1, .keep_stop = true};
     (void)state;
     struct answer a = run(o, &greedy, PROMPT);
-    assert_int_equal(a.stop, ANSWER_STOP_TEXT);
+    assert_int_equal(a.stop, MOEFLUX_STOP_TEXT);
     assert_string_equal(str_text(&a.text) + a.text.len - 4, "d Ya");
     answer_free(&a);
 }
 
 static void logprobs_are_those_of_the_logits_and_change_no_choice(void **state)
 {
-    static const struct sampler_options sampling = {
+    static const struct moeflux_sampler_options sampling = {
         .temperature = 1.5f, .top_p = 1, .repeat_penalty = 1.3f, .repeat_last = 8, .seed = 5};
     const struct answer_options plain = {.limit = LENGTH}, with = {
                                                                .limit = LENGTH,
                                                                .logprobs = true,
-                                                               .n_logprobs = LOGPROBS_MAX,
+                                                               .n_logprobs = MOEFLUX_MAX_LOGPROBS,
                                                            };
     struct answer a = run(plain, &sampling, PROMPT), b = run(with, &sampling, PROMPT);
     struct moeflux_err e = {0};
@@ -301,14 +302,14 @@ static void logprobs_are_those_of_the_logits_and_change_no_choice(void **state)
         for (uint32_t k = 0; k < model.info.vocab_size; k++)
             sum += exp((double)model.logits[k]);
         assert_int_equal(l[0].id, b.tokens.ids[i]);
-        for (uint32_t k = 0; k <= LOGPROBS_MAX; k++)
+        for (uint32_t k = 0; k <= MOEFLUX_MAX_LOGPROBS; k++)
             assert_true(fabs(exp((double)model.logits[l[k].id] - (double)l[k].value) / sum - 1) < 1e-4);
-        for (uint32_t k = 1; k < LOGPROBS_MAX; k++)
+        for (uint32_t k = 1; k < MOEFLUX_MAX_LOGPROBS; k++)
             assert_true(l[k].value > l[k + 1].value ||
                         (l[k].value == l[k + 1].value && l[k].id < l[k + 1].id));
         for (uint32_t k = 0; k < model.info.vocab_size; k++)
-            n_larger += model.logits[k] > model.logits[l[LOGPROBS_MAX].id];
-        assert_true(n_larger < LOGPROBS_MAX);
+            n_larger += model.logits[k] > model.logits[l[MOEFLUX_MAX_LOGPROBS].id];
+        assert_true(n_larger < MOEFLUX_MAX_LOGPROBS);
         check_ok(generator_eval(&model, &b.tokens.ids[i], 1, NULL, &e), &e);
     }
     token_list_free(&ids);
@@ -317,7 +318,7 @@ static void logprobs_are_those_of_the_logits_and_change_no_choice(void **state)
 }
 
 /* The lowest id of the largest logit that is left after the penalties. */
-static int32_t penalised_best(const struct sampler_options *o, const int32_t *ids, size_t n)
+static int32_t penalised_best(const struct moeflux_sampler_options *o, const int32_t *ids, size_t n)
 {
     int32_t best = 0;
     float largest = -INFINITY;
@@ -337,7 +338,7 @@ static int32_t penalised_best(const struct sampler_options *o, const int32_t *id
 
 static void presence_and_frequency_penalty_look_at_the_answer_alone(void **state)
 {
-    static const struct sampler_options o = {
+    static const struct moeflux_sampler_options o = {
         .top_p = 1, .repeat_penalty = 1, .presence_penalty = 1.5f, .frequency_penalty = -1.75f};
     struct answer plain = run_greedy(NULL, 0),
                   a = run((struct answer_options){.limit = LENGTH, .ignore_eos = true}, &o, PROMPT);
@@ -379,22 +380,22 @@ static void say_next(struct script *s)
     check_ok(generator_new_sampler(&model, &greedy, NULL, 0, &e), &e);
 }
 
-static int follow(void *ctx, const struct answer_piece *p, struct moeflux_err *e)
+static int follow(void *ctx, const struct moeflux_piece *p, struct moeflux_err *e)
 {
     static const char *const before[] = {"<", "", "", ""}, *const after[] = {"|", "", ">", "!"};
     struct script *s = ctx;
     (void)e;
-    assert_int_equal(p->part == CHAT_TOOL, p->call != NULL);
-    if (p->call && p->event == ANSWER_CALL_BEGINS && s->n_ids < 2)
-        memcpy(s->ids[s->n_ids], p->call->id, sizeof p->call->id);
-    s->n_ids += p->call && p->event == ANSWER_CALL_BEGINS;
+    enum moeflux_piece_kind begins = MOEFLUX_PIECE_CALL_BEGINS;
+    if (p->kind == begins && s->n_ids < 2)
+        snprintf(s->ids[s->n_ids], sizeof s->ids[0], "%s", p->call->id);
+    s->n_ids += p->kind == begins;
     if (p->call)
         assert_int_equal(p->call_idx, s->n_ids - 1);
-    str_add_text(&s->events, p->call ? before[p->event] : "");
-    if (p->call && p->event == ANSWER_CALL_BEGINS)
-        str_add(&s->events, str_text(&p->call->name), p->call->name.len);
+    str_add_text(&s->events, p->call ? before[p->kind - begins] : "");
+    if (p->kind == begins)
+        str_add_text(&s->events, p->call->name);
     str_add(&s->events, p->text, p->len);
-    str_add_text(&s->events, p->call ? after[p->event] : "");
+    str_add_text(&s->events, p->call ? after[p->kind - begins] : "");
     if (p->id >= 0 && s->at < s->tokens.n)
         say_next(s);
     return 0;
@@ -445,8 +446,8 @@ static void calls_of_tools_come_apart_from_the_text(void **state)
     static const char text[] =
         "</think>\n\nI look.\n" CALL("find", "{\"text\": \"caf\u00e9\"}") "\n" CALL("now", "{}");
     struct answer a = say(text, with, "I look.<find|{\"text\": \"caf\u00e9\"}><now|{}>", ids);
-    assert_int_equal(a.stop, ANSWER_TOOLS);
-    assert_string_equal(answer_stop_name(a.stop), "tool_calls");
+    assert_int_equal(a.stop, MOEFLUX_STOP_CALLS);
+    assert_string_equal(moeflux_stop_name(a.stop), "tool_calls");
     assert_string_equal(str_text(&a.text), "I look.");
     assert_int_equal(a.n_calls, 2);
     assert_string_equal(str_text(&a.calls[0].arguments), "{\"text\": \"caf\u00e9\"}");
@@ -465,7 +466,7 @@ static void calls_of_tools_come_apart_from_the_text(void **state)
     answer_free(&a);
     /* Without tools it is text, of which this tokenizer's control tokens are none. */
     a = say("</think>\n\n" CALL("now", "{}"), without, "{\"name\": \"now\", \"arguments\": {}}\n", NULL);
-    assert_int_equal(a.stop, ANSWER_EOS);
+    assert_int_equal(a.stop, MOEFLUX_STOP_EOS);
     assert_int_equal(a.n_calls, 0);
     answer_free(&a);
     json_decref(tools);
@@ -480,7 +481,7 @@ static void a_call_that_is_none_is_text_of_the_answer(void **state)
     struct answer a =
         say("</think>\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": {]}\n</tool_call>", with,
             "<now|{]!<tool_call>\n{\"name\": \"now\", \"arguments\": {]}\n</tool_call>", NULL);
-    assert_int_equal(a.stop, ANSWER_EOS);
+    assert_int_equal(a.stop, MOEFLUX_STOP_EOS);
     assert_int_equal(a.n_calls, 0);
     assert_string_equal(str_text(&a.text), broken);
     answer_free(&a);
@@ -493,13 +494,13 @@ static void a_call_ends_thinking_that_has_no_end(void **state)
     const struct answer_options with = {.tools = tools};
     (void)state;
     struct answer a = say("I see.\n" CALL("now", "{}") "\nDone.", with, "I see.<now|{}>\nDone.", NULL);
-    assert_int_equal(a.stop, ANSWER_TOOLS);
+    assert_int_equal(a.stop, MOEFLUX_STOP_CALLS);
     assert_string_equal(str_text(&a.thinking), "I see.");
     assert_string_equal(str_text(&a.text), "\nDone.");
     answer_free(&a);
     a = say("Say " CALL("now", "{}") " then\n</think>\n\nDone.", with, "Say " CALL("now", "{}") " thenDone.",
             NULL);
-    assert_int_equal(a.stop, ANSWER_EOS);
+    assert_int_equal(a.stop, MOEFLUX_STOP_EOS);
     assert_string_equal(str_text(&a.thinking), "Say " CALL("now", "{}") " then");
     assert_string_equal(str_text(&a.text), "Done.");
     answer_free(&a);
@@ -513,7 +514,7 @@ static void a_call_that_the_answer_cuts_is_a_part_and_no_reason_to_wait(void **s
     (void)state;
     struct answer a = say("</think>\n\n<tool_call>\n{\"name\": \"now\", \"arguments\": {\"a\": 1", with,
                           "<now|{\"a\": 1>", NULL);
-    assert_int_equal(a.stop, ANSWER_EOS);
+    assert_int_equal(a.stop, MOEFLUX_STOP_EOS);
     assert_int_equal(a.n_calls, 1);
     assert_true(a.calls[0].is_cut);
     assert_string_equal(str_text(&a.calls[0].arguments), "{\"a\": 1");
@@ -521,7 +522,7 @@ static void a_call_that_the_answer_cuts_is_a_part_and_no_reason_to_wait(void **s
     answer_free(&a);
     /* A tag that closes thinking is text inside of a call. */
     a = say("</think>\n\n" CALL("now", "{\"a\": \"</think>\"}"), with, "<now|{\"a\": \"</think>\"}>", NULL);
-    assert_int_equal(a.stop, ANSWER_TOOLS);
+    assert_int_equal(a.stop, MOEFLUX_STOP_CALLS);
     answer_free(&a);
     json_decref(tools);
 }
@@ -535,7 +536,7 @@ static void a_call_after_one_that_failed_is_another_one(void **state)
     (void)state;
     struct answer a = say("</think>\n\n" CALL("now", "{]") "\n" CALL("find", "{}"), with,
                           "<now|{]!" CALL("now", "{]") "<find|{}>", ids);
-    assert_int_equal(a.stop, ANSWER_TOOLS);
+    assert_int_equal(a.stop, MOEFLUX_STOP_CALLS);
     assert_int_equal(a.n_calls, 1);
     assert_string_equal(a.calls[0].id, ids[1]);
     assert_string_not_equal(ids[0], ids[1]);
@@ -564,7 +565,7 @@ static void an_answer_that_has_to_call_a_tool_calls_it(void **state)
         check_ok(constrain_begin_calls(&model, str_text(&grammar), &o.constraint, &e), &e);
         struct answer a =
             run(o, &greedy, "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n<think>\n\n");
-        assert_int_equal(a.stop, ANSWER_TOOLS);
+        assert_int_equal(a.stop, MOEFLUX_STOP_CALLS);
         assert_true(a.n_calls == 1 || i == 2);
         if (i < 2)
             assert_string_equal(str_text(&a.calls[0].name), i == 0 ? "find" : "now");
@@ -594,11 +595,11 @@ static void tokens_that_a_grammar_forces_are_those_that_masks_give(void **state)
     struct moeflux_stats stats;
     (void)state;
     for (uint64_t seed = 0; seed < 6; seed++) {
-        const struct sampler_options sampling = {.temperature = seed ? 1.5f : 0,
-                                                 .top_p = 1,
-                                                 .repeat_penalty = 1.1f,
-                                                 .repeat_last = 32,
-                                                 .seed = seed};
+        const struct moeflux_sampler_options sampling = {.temperature = seed ? 1.5f : 0,
+                                                         .top_p = 1,
+                                                         .repeat_penalty = 1.1f,
+                                                         .repeat_last = 32,
+                                                         .seed = seed};
         struct answer answers[2];
         uint64_t n_alone[2];
         for (int i = 0; i < 2; i++) {
@@ -609,7 +610,7 @@ static void tokens_that_a_grammar_forces_are_those_that_masks_give(void **state)
             moeflux_model_get_stats(model.model, &stats);
             n_alone[i] = stats.n_decode_tokens;
             constraint_free(o.constraint);
-            assert_int_equal(answers[i].stop, ANSWER_EOS);
+            assert_int_equal(answers[i].stop, MOEFLUX_STOP_EOS);
         }
         assert_string_equal(str_text(&answers[0].text), str_text(&answers[1].text));
         assert_int_equal(answers[0].tokens.n, answers[1].tokens.n);
@@ -629,7 +630,7 @@ static void a_stop_text_is_looked_for_in_the_text_and_not_in_calls(void **state)
     (void)state;
     struct answer a = say("</think>\n\n" CALL("f", "{\"a\": \"STOP\"}") "\nST STOP it", o,
                           "<f|{\"a\": \"STOP\"}>\nST ", NULL);
-    assert_int_equal(a.stop, ANSWER_STOP_TEXT);
+    assert_int_equal(a.stop, MOEFLUX_STOP_TEXT);
     assert_int_equal(a.n_calls, 1);
     answer_free(&a);
     json_decref(tools);

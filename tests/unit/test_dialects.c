@@ -45,18 +45,16 @@ static void heard_ends(void *ctx, size_t idx)
     snprintf(h->text + strlen(h->text), 3, "%s", h->items.list[idx].failed ? "!]" : "]");
 }
 
-static void hear(struct heard *h, enum chat_part part, const char *text, enum answer_call_event event)
+static void hear(struct heard *h, enum moeflux_piece_kind kind, const char *text)
 {
     const struct item_sink sink = {heard_begins, heard_grows, heard_ends, h};
-    struct answer_call call = {.id = "call_1", .name = {.data = "f", .len = 1}};
-    const struct answer_piece p = {
-        .id = 1, .part = part, .text = text, .len = strlen(text), .call = &call, .event = event};
+    const struct moeflux_call call = {.id = "call_1", .name = "f", .arguments = ""};
+    const struct moeflux_piece p = {.id = 1,
+                                    .kind = kind,
+                                    .text = text,
+                                    .len = strlen(text),
+                                    .call = kind < MOEFLUX_PIECE_CALL_BEGINS ? NULL : &call};
     items_take(&h->items, &p, &sink);
-}
-
-static void say(struct heard *h, enum chat_part part, const char *text)
-{
-    hear(h, part, text, ANSWER_CALL_BEGINS);
 }
 
 static void end(struct heard *h, const char *expected)
@@ -73,14 +71,14 @@ static void an_item_ends_before_the_next_begins(void **state)
 {
     (void)state;
     struct heard h = {0};
-    say(&h, CHAT_THINKING, "a");
-    say(&h, CHAT_THINKING, "b");
-    say(&h, CHAT_ANSWER, "c");
-    hear(&h, CHAT_TOOL, "", ANSWER_CALL_BEGINS);
-    hear(&h, CHAT_TOOL, "{", ANSWER_CALL_ARGUMENTS);
-    hear(&h, CHAT_TOOL, "}", ANSWER_CALL_ARGUMENTS);
-    hear(&h, CHAT_TOOL, "", ANSWER_CALL_ENDS);
-    hear(&h, CHAT_TOOL, "", ANSWER_CALL_BEGINS);
+    hear(&h, MOEFLUX_PIECE_THINKING, "a");
+    hear(&h, MOEFLUX_PIECE_THINKING, "b");
+    hear(&h, MOEFLUX_PIECE_TEXT, "c");
+    hear(&h, MOEFLUX_PIECE_CALL_BEGINS, "");
+    hear(&h, MOEFLUX_PIECE_CALL_ARGUMENTS, "{");
+    hear(&h, MOEFLUX_PIECE_CALL_ARGUMENTS, "}");
+    hear(&h, MOEFLUX_PIECE_CALL_ENDS, "");
+    hear(&h, MOEFLUX_PIECE_CALL_BEGINS, "");
     assert_int_equal(h.items.n_thinking, 2);
     assert_string_equal(h.items.list[2].call_id.data, "call_1");
     end(&h, "[0:0 ab][1:1 c][2:2 {}][3:2 ]");
@@ -90,17 +88,17 @@ static void white_space_counts_once_something_follows(void **state)
 {
     (void)state;
     struct heard h = {0};
-    say(&h, CHAT_THINKING, "\n");
-    say(&h, CHAT_ANSWER, "\n");
-    say(&h, CHAT_ANSWER, " ");
-    hear(&h, CHAT_TOOL, "", ANSWER_CALL_BEGINS);
-    hear(&h, CHAT_TOOL, "", ANSWER_CALL_ENDS);
-    say(&h, CHAT_ANSWER, "\n");
+    hear(&h, MOEFLUX_PIECE_THINKING, "\n");
+    hear(&h, MOEFLUX_PIECE_TEXT, "\n");
+    hear(&h, MOEFLUX_PIECE_TEXT, " ");
+    hear(&h, MOEFLUX_PIECE_CALL_BEGINS, "");
+    hear(&h, MOEFLUX_PIECE_CALL_ENDS, "");
+    hear(&h, MOEFLUX_PIECE_TEXT, "\n");
     end(&h, "[0:2 ]");
-    say(&h, CHAT_ANSWER, " ");
-    say(&h, CHAT_ANSWER, "\t");
-    say(&h, CHAT_ANSWER, "x");
-    say(&h, CHAT_ANSWER, " ");
+    hear(&h, MOEFLUX_PIECE_TEXT, " ");
+    hear(&h, MOEFLUX_PIECE_TEXT, "\t");
+    hear(&h, MOEFLUX_PIECE_TEXT, "x");
+    hear(&h, MOEFLUX_PIECE_TEXT, " ");
     end(&h, "[0:1  \tx ]");
 }
 
@@ -108,10 +106,10 @@ static void a_call_that_fails_is_marked_and_its_text_follows(void **state)
 {
     (void)state;
     struct heard h = {0};
-    hear(&h, CHAT_TOOL, "", ANSWER_CALL_BEGINS);
-    hear(&h, CHAT_TOOL, "{x", ANSWER_CALL_ARGUMENTS);
-    hear(&h, CHAT_TOOL, "", ANSWER_CALL_FAILS);
-    say(&h, CHAT_ANSWER, "<tool_call>{x");
+    hear(&h, MOEFLUX_PIECE_CALL_BEGINS, "");
+    hear(&h, MOEFLUX_PIECE_CALL_ARGUMENTS, "{x");
+    hear(&h, MOEFLUX_PIECE_CALL_FAILS, "");
+    hear(&h, MOEFLUX_PIECE_TEXT, "<tool_call>{x");
     end(&h, "[0:2 {x!][1:1 <tool_call>{x]");
 }
 
@@ -259,11 +257,12 @@ static void bodies_of_all_dialects_make_the_same_request(void **state)
         size_t n = quote(bodies[i].text, text);
         if (dialect_read(bodies[i].dialect, &all[i], text, n, &g, &defaults, &refusal))
             fail_msg("%zu: %s", i, refusal.text);
-        const struct request *a = &all[0].choices[0].request, *b = &all[i].choices[0].request;
+        const struct request *a = &api_request_choice(&all[0], 0)->request,
+                             *b = &api_request_choice(&all[i], 0)->request;
         assert_int_equal(a->tokens.n, b->tokens.n);
         assert_memory_equal(a->tokens.ids, b->tokens.ids, a->tokens.n * sizeof *a->tokens.ids);
         const struct request_options *o = &b->options;
-        const struct sampler_options *s = &o->sampling;
+        const struct moeflux_sampler_options *s = &o->sampling;
         assert_true(o->predict == 5 && s->top_k == 3 && o->n_stops == 1);
         assert_true(s->temperature > 0.4f && s->temperature < 0.6f);
         assert_string_equal(o->stops[0], "x");

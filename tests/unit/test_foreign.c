@@ -266,12 +266,12 @@ static void escape_sequences_of_breakers_are_replaced(void **state)
     for (int i = 0; i < 8; i++)
         argv[i] = text[i];
     check_ok(options_parse(&o, 8, argv, &e), &e);
-    assert_int_equal(o.sampling.dry_breakers.n, 3);
+    assert_int_equal(o.dry_breakers.n, 3);
     for (int i = 0; i < 3; i++)
-        assert_string_equal(o.sampling.dry_breakers.values[i], expected[i]);
+        assert_string_equal(o.dry_breakers.values[i], expected[i]);
     options_free(&o);
     check_ok(options_parse(&o, 3, argv, &e), &e);
-    assert_string_equal(o.sampling.dry_breakers.values[0], "\n");
+    assert_string_equal(o.dry_breakers.values[0], "\n");
     options_free(&o);
 }
 

@@ -347,7 +347,7 @@ static void open_model(const char *template)
     struct moeflux_err e = {0};
     char *tmp = tmp_tree_new();
     const struct moeflux_options options = {.dir = tmp, .device = "cpu", .context = 256};
-    const struct sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
+    const struct moeflux_sampler_options greedy = {.top_p = 1, .repeat_penalty = 1};
     write_with(tmp, template);
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         char from[80];
@@ -382,12 +382,12 @@ static struct answer answer_held(const char *prompt, const char *tool, uint64_t 
     struct answer_options o = {.limit = MOST, .chat = true, .tools = tool ? tools : NULL, .must_call = tool};
     const struct tool_choice choice = {
         .tools = tools, .name = tool && *tool ? tool : NULL, .where = "a test"};
-    struct sampler_bias bias[4];
-    struct sampler_options sampling = {
+    struct moeflux_bias bias[4];
+    struct moeflux_sampler_options sampling = {
         .temperature = 3, .top_p = 1, .repeat_penalty = 1, .seed = seed, .bias = bias};
     for (; to && to->text; to++) {
         tokens_add(model.tokenizer, to->text, &ids);
-        bias[sampling.n_bias++] = (struct sampler_bias){ids.ids[0], to->value};
+        bias[sampling.n_bias++] = (struct moeflux_bias){ids.ids[0], to->value};
         ids.n = 0;
     }
     if (tool) {
@@ -426,7 +426,7 @@ static void expect_call(const char *prompt, const char *tool, uint64_t seed, con
     struct str all = {0};
     struct answer a = answer_held(prompt, tool, seed, to, &all);
     char head[300];
-    assert_int_equal(a.stop, ANSWER_TOOLS);
+    assert_int_equal(a.stop, MOEFLUX_STOP_CALLS);
     assert_int_equal(a.n_calls, 1);
     const char *name = str_text(&a.calls[0].name), *text = str_text(&a.calls[0].arguments);
     assert_true(!strcmp(name, "now") || !strcmp(name, "nowhere"));
@@ -455,7 +455,7 @@ static void an_answer_that_has_to_call_a_tool_has_its_header(void **state)
     struct str all = {0};
     struct answer a = answer_held(PROMPT, "nowhere", 1, call_end, &all);
     assert_int_equal(a.tokens.ids[a.tokens.n - 1], model.chat.harmony.call);
-    assert_int_equal(a.stop, ANSWER_TOOLS);
+    assert_int_equal(a.stop, MOEFLUX_STOP_CALLS);
     answer_free(&a);
     str_free(&all);
     /* A message that the prompt has begun ends first. */
@@ -470,7 +470,7 @@ static void it_may_think_first_and_once(void **state)
     for (uint64_t seed = 0; seed < 3; seed++) {
         struct str all = {0};
         struct answer a = answer_held(PROMPT, "nowhere", seed, TO_THINK, &all);
-        assert_int_equal(a.stop, ANSWER_TOOLS);
+        assert_int_equal(a.stop, MOEFLUX_STOP_CALLS);
         assert_int_equal(a.n_calls, 1);
         assert_int_equal(strncmp(str_text(&all), "<|channel|>analysis<|message|>", 30), 0);
         assert_non_null(
@@ -489,7 +489,7 @@ static void an_answer_of_a_schema_is_the_final_message(void **state)
     for (uint64_t seed = 0; seed < 4; seed++) {
         struct str all = {0};
         struct answer a = answer_held(PROMPT, NULL, seed, seed < 2 ? TO_FINAL : TO_THINK, &all);
-        assert_int_equal(a.stop, ANSWER_EOS);
+        assert_int_equal(a.stop, MOEFLUX_STOP_EOS);
         json_t *found = json_loads(str_text(&a.text), 0, NULL);
         assert_true(json_is_boolean(json_object_get(found, "on")));
         assert_int_equal(json_object_size(found), 1);

@@ -118,7 +118,7 @@ static struct refusal refused(const char *fields)
 static struct str prompt_of(const struct generator *g, const struct api_request *c)
 {
     struct str text = {0};
-    const struct token_list *ids = &c->choices[0].request.tokens;
+    const struct token_list *ids = &api_request_choice(c, 0)->request.tokens;
     for (size_t i = 0; i < ids->n; i++) {
         const char *bytes;
         size_t n = tokenizer_bytes(g->tokenizer, ids->ids[i], &bytes);
@@ -151,7 +151,7 @@ static void contains(const char *messages, const char *fields, const char *part,
 static struct request_options options_of(const struct generator *g, const char *fields)
 {
     struct api_request c = take(g, USER, fields);
-    struct request_options o = c.choices[0].request.options;
+    struct request_options o = api_request_choice(&c, 0)->request.options;
     api_request_free(&c);
     return o;
 }
@@ -194,7 +194,7 @@ static void a_continued_answer_begins_in_its_text_or_thinking(void **state)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct api_request c = take(&own, cases[i].messages, "");
-        const struct answer_options o = request_answer(&c.choices[0].request.options);
+        const struct answer_options o = request_answer(&api_request_choice(&c, 0)->request.options);
         assert_string_equal(o.continues, cases[i].text);
         assert_int_equal(o.continues_thinking, cases[i].thinking);
         api_request_free(&c);
@@ -340,18 +340,18 @@ static void tools_that_are_no_functions_are_left_out(void **state)
         "\"tools\": [{\"type\": \"web_search\"}, {\"type\": \"function\", \"function\": "
         "{\"name\": \"f\", \"parameters\": null}}, {\"type\": \"mcp\"}]";
     struct api_request c = take(&calls, USER, fields);
-    const struct request *r = &c.choices[0].request;
+    const struct request *r = &api_request_choice(&c, 0)->request;
     assert_int_equal(json_array_size(r->options.tools), 1);
     assert_string_equal(r->skipped_tool, "web_search");
     api_request_free(&c);
     c = take(&calls, USER, "\"tools\": [{\"type\": \"mcp\"}], \"tool_choice\": \"auto\"");
-    assert_null(c.choices[0].request.options.tools);
+    assert_null(api_request_choice(&c, 0)->request.options.tools);
     api_request_free(&c);
     /* parameters that are null count as none, where a call is forced too. */
     c = take(&calls, USER,
              "\"tool_choice\": \"required\", \"tools\": [{\"type\": \"function\", \"function\": "
              "{\"name\": \"f\", \"parameters\": null, \"description\": null}}]");
-    assert_non_null(c.choices[0].request.options.grammar);
+    assert_non_null(api_request_choice(&c, 0)->request.options.grammar);
     api_request_free(&c);
 }
 
@@ -401,7 +401,7 @@ static void forms_of_other_servers_are_obeyed(void **state)
     };
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
         struct api_request c = take(&own, USER, fields[i]);
-        assert_non_null(c.choices[0].request.options.grammar);
+        assert_non_null(api_request_choice(&c, 0)->request.options.grammar);
         api_request_free(&c);
     }
     assert_null(
@@ -455,19 +455,19 @@ static void fields_that_would_change_the_answer_are_refused_by_name(void **state
 static void every_option_of_the_sampler_is_a_field(void **state)
 {
     (void)state;
-    struct sampler_options o =
+    struct moeflux_sampler_options o =
         options_of(&own, "\"typical\": 0.9, \"top_n_sigma\": 1.5, \"min_keep\": 3, \"xtc_probability\": 0.5, "
                          "\"xtc_threshold\": 0.2, \"dry_multiplier\": 0.8, \"dry_base\": 2, "
                          "\"dry_allowed_length\": 4, \"dry_penalty_last_n\": -1")
             .sampling;
     assert_true(o.typical_p == 0.9f && o.top_n_sigma == 1.5f && o.min_keep == 3);
     assert_true(o.xtc_probability == 0.5f && o.xtc_threshold == 0.2f);
-    assert_true(o.dry_multiplier == 0.8f && o.dry_base == 2 && o.dry_allowed == 4);
-    assert_int_equal(o.dry_last, SAMPLER_MAX_REPEAT_LAST);
+    assert_true(o.dry_multiplier == 0.8f && o.dry_base == 2 && o.dry_allowed_length == 4);
+    assert_int_equal(o.dry_penalty_last_n, MOEFLUX_MAX_REPEAT_LAST);
     o = options_of(&own, "\"dry_sequence_breakers\": [\"a\", \"\", \"b\"]").sampling;
-    assert_int_equal(o.dry_breakers.n, 2);
+    assert_int_equal(o.n_dry_sequence_breakers, 2);
     o = options_of(&own, "\"dry_sequence_breakers\": []").sampling;
-    assert_int_equal(o.dry_breakers.n, 0);
+    assert_int_equal(o.n_dry_sequence_breakers, 0);
     static const char *const wrong[][2] = {{"xtc_probability", "2"},
                                            {"typical_p", "-1"},
                                            {"dry_base", "0.5"},

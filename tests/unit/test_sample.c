@@ -87,10 +87,11 @@ static void record(struct room *r, const struct sampler *s, uint32_t at, const s
 }
 
 /* n tokens of one seed, each after the host's choice before it. */
-static void compare(struct room *r, const struct sampler_options *o, const uint8_t *allowed, uint32_t n)
+static void compare(struct room *r, const struct moeflux_sampler_options *o, const uint8_t *allowed,
+                    uint32_t n)
 {
     struct moeflux_err e = {0};
-    struct sampler *s = sampler_new(o, r->n, allowed, &e);
+    struct sampler *s = sampler_new(o, NULL, r->n, allowed, &e);
     if (!s)
         fail_msg("%s", e.text);
     memcpy(r->blocked.host, sampler_blocked(s), r->blocked.bytes);
@@ -121,7 +122,7 @@ static void compare(struct room *r, const struct sampler_options *o, const uint8
     sampler_free(s);
 }
 
-static const struct sampler_options OPTIONS[] = {
+static const struct moeflux_sampler_options OPTIONS[] = {
     {.top_p = 1, .repeat_penalty = 1},
     {.top_p = 1, .repeat_penalty = 1.5f, .repeat_last = 64},
     {.temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = 3},
@@ -199,10 +200,10 @@ static void blocked_ids_are_left_out(void **state)
 }
 
 /* What device and host say of row 0. */
-static void compare_fault(struct room *r, const struct sampler_options *o)
+static void compare_fault(struct room *r, const struct moeflux_sampler_options *o)
 {
     struct moeflux_err want = {0}, found = {0};
-    struct sampler *s = sampler_new(o, r->n, NULL, NULL);
+    struct sampler *s = sampler_new(o, NULL, r->n, NULL, NULL);
     memcpy(r->blocked.host, sampler_blocked(s), r->blocked.bytes);
     const struct sampler_rule rule = sampler_next_rule(s, 0);
     exec_begin(r->x);
@@ -237,7 +238,7 @@ static void faults_are_the_hosts(void **state)
 
 static void a_penalty_may_make_a_logit_infinite(void **state)
 {
-    static const struct sampler_options o = {
+    static const struct moeflux_sampler_options o = {
         .temperature = 1, .top_p = 1, .repeat_penalty = 0.5f, .repeat_last = 4};
     (void)state;
     struct room r;
@@ -250,7 +251,8 @@ static void a_penalty_may_make_a_logit_infinite(void **state)
 
 static void penalties_of_the_answer_alone_are_left_to_the_host(void **state)
 {
-    struct sampler_options o = {.temperature = 1, .top_p = 1, .repeat_penalty = 1.5f, .repeat_last = 4};
+    struct moeflux_sampler_options o = {
+        .temperature = 1, .top_p = 1, .repeat_penalty = 1.5f, .repeat_last = 4};
     struct moeflux_err e = {0};
     struct room r;
     (void)state;
@@ -258,7 +260,7 @@ static void penalties_of_the_answer_alone_are_left_to_the_host(void **state)
     for (int i = 0; i < 3; i++) {
         o.presence_penalty = i == 1 ? 0.5f : 0;
         o.frequency_penalty = i == 2 ? -0.5f : 0;
-        struct sampler *s = sampler_new(&o, r.n, NULL, &e);
+        struct sampler *s = sampler_new(&o, NULL, r.n, NULL, &e);
         assert_non_null(s);
         const struct sampler_rule rule = sampler_next_rule(s, 0);
         assert_int_equal(sample_takes(&r.op, &rule), i == 0);

@@ -17,12 +17,13 @@
 
 #define LARGE 248320
 
-static const struct sampler_options plain = {
+static const struct moeflux_sampler_options plain = {
     .temperature = 1.0f, .top_p = 1.0f, .repeat_penalty = 1.0f, .seed = 1};
 
 /* Draws and compares the counts with the probabilities: chi-squared over those with weight, none elsewhere.
  * The bound is 6 standard deviations over the mean; the seeds are fixed, so it holds or fails for good. */
-static void expect_distribution(struct sampler_options o, const float *logits, const double *p, uint32_t n)
+static void expect_distribution(struct moeflux_sampler_options o, const float *logits, const double *p,
+                                uint32_t n)
 {
     enum { DRAWS = 200000 };
     struct sampler *s = samplers_new(&o, n, NULL);
@@ -53,7 +54,7 @@ static void to_logits(const double *weights, float *logits, uint32_t n)
 
 static const double weights[8] = {8, 40, 2, 20, 10, 16, 3, 1}; /* sum 100; order: 1 3 5 4 0 6 2 7 */
 
-static void expect_kept(struct sampler_options o, const double *kept, double sum)
+static void expect_kept(struct moeflux_sampler_options o, const double *kept, double sum)
 {
     float logits[8];
     double p[8];
@@ -74,7 +75,7 @@ static void temperature_flattens_and_sharpens(void **state)
     static const float temperatures[] = {0.5f, 2.0f};
     (void)state;
     for (int t = 0; t < 2; t++) {
-        struct sampler_options o = plain;
+        struct moeflux_sampler_options o = plain;
         double kept[8], sum = 0.0;
         o.temperature = temperatures[t];
         for (int i = 0; i < 8; i++)
@@ -85,7 +86,7 @@ static void temperature_flattens_and_sharpens(void **state)
 
 static void top_k_keeps_the_k_largest(void **state)
 {
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     (void)state;
     o.top_k = 3;
     expect_kept(o, (double[8]){0, 40, 0, 20, 0, 16, 0, 0}, 76);
@@ -99,7 +100,7 @@ static void top_k_keeps_the_k_largest(void **state)
 
 static void top_p_keeps_the_smallest_set_that_reaches_p(void **state)
 {
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     (void)state;
     o.top_p = 0.59f;
     expect_kept(o, (double[8]){0, 40, 0, 20, 0, 0, 0, 0}, 60);
@@ -115,7 +116,7 @@ static void top_p_keeps_the_smallest_set_that_reaches_p(void **state)
 
 static void min_p_is_relative_to_the_largest(void **state)
 {
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     (void)state;
     o.min_p = 0.24f;
     expect_kept(o, (double[8]){0, 40, 0, 20, 10, 16, 0, 0}, 86);
@@ -133,7 +134,7 @@ static void greedy_takes_the_lowest_index_of_the_maximum(void **state)
 {
     static const float logits[] = {-0.0f, 1.5f, -INFINITY, 3.0f, 3.0f, 2.0f};
     static const float zeros[] = {-1.0f, -0.0f, 0.0f};
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     (void)state;
     o.temperature = 0.0f;
     struct sampler *s = samplers_new(&o, 6, NULL);
@@ -149,7 +150,7 @@ static void ties_at_the_edge_go_to_the_lowest_index(void **state)
     static const float logits[6] = {1.0f, 2.0f, 1.0f, 1.0f, 2.0f, 1.0f};
     (void)state;
     for (int by_p = 0; by_p < 2; by_p++) {
-        struct sampler_options o = plain;
+        struct moeflux_sampler_options o = plain;
         /* Weights 1, e, 1, 1, e, 1: the first three are 1, 4, 0 with 0.68 of the sum. */
         o.top_k = by_p ? 0 : 3;
         o.top_p = by_p ? 0.6f : 1.0f;
@@ -168,7 +169,7 @@ static void repeat_penalty_counts_each_recent_token_once(void **state)
     /* Weights 4, 4, 1/4, 1 with a penalty of 2: a positive logit is halved, a negative one doubled. */
     float logits[4] = {logf(4), logf(4), -logf(4), 0};
     static const int32_t accepted[] = {1, 2, 2, 3, 100, -1};
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     (void)state;
     o.repeat_penalty = 2.0f;
     o.repeat_last = 6;
@@ -189,7 +190,7 @@ static void repeat_penalty_counts_each_recent_token_once(void **state)
 static void repeat_last_forgets_older_tokens(void **state)
 {
     static const float logits[3] = {3.0f, 2.0f, 1.0f};
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     (void)state;
     o.temperature = 0.0f;
     o.repeat_penalty = 10.0f;
@@ -219,7 +220,7 @@ static void fill(float *logits, uint32_t n, uint64_t seed)
 static void presence_and_frequency_count_the_tokens_of_the_answer(void **state)
 {
     static const float logits[3] = {5.0f, 4.0f, 3.25f};
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     (void)state;
     o.temperature = 0;
     o.presence_penalty = 0.5f;
@@ -250,7 +251,7 @@ static void presence_and_frequency_count_the_tokens_of_the_answer(void **state)
 
 static void the_same_seed_gives_the_same_ids(void **state)
 {
-    static const struct sampler_options all[] = {
+    static const struct moeflux_sampler_options all[] = {
         {.temperature = 1.0f, .top_p = 1.0f, .repeat_penalty = 1.0f, .seed = 42},
         {.temperature = 0.7f,
          .top_k = 40,
@@ -290,7 +291,7 @@ static void the_same_seed_gives_the_same_ids(void **state)
 static void the_ids_of_a_seed_follow_from_the_definition(void **state)
 {
     enum { N = 500, PICKS = 12, CASES = 4 };
-    static const struct sampler_options options[CASES] = {
+    static const struct moeflux_sampler_options options[CASES] = {
         {.temperature = 1.0f, .top_p = 1.0f, .repeat_penalty = 1.0f, .seed = 42},
         {.temperature = 0.7f,
          .top_k = 20,
@@ -341,7 +342,7 @@ static void top_k_of_a_large_vocabulary_agrees_with_a_sort(void **state)
     memcpy(sorted, logits, LARGE * sizeof *logits);
     qsort(sorted, LARGE, sizeof *sorted, descending);
     for (size_t i = 0; i < 4; i++) {
-        struct sampler_options o = plain;
+        struct moeflux_sampler_options o = plain;
         o.top_k = ks[i];
         o.temperature = 1000.0f; /* flat: every one that was kept is as likely */
         struct sampler *s = samplers_new(&o, LARGE, NULL);
@@ -376,7 +377,7 @@ static void top_p_of_a_thousand_agrees_with_a_sort(void **state)
     memcpy(sorted, logits, sizeof logits);
     qsort(sorted, N, sizeof *sorted, descending);
     for (size_t i = 0; i < 5; i++) {
-        struct sampler_options o = plain;
+        struct moeflux_sampler_options o = plain;
         bool seen[N] = {false};
         uint32_t n_seen = 0;
         o.top_p = ps[i];
@@ -409,7 +410,7 @@ static void ids_that_are_not_allowed_are_never_chosen(void **state)
         logits[i] = yes ? (float)(i % 7) : i % 2 ? 100.0f : NAN;
     }
     for (int mode = 0; mode < 4; mode++) {
-        struct sampler_options o = plain;
+        struct moeflux_sampler_options o = plain;
         o.temperature = mode == 0 ? 0.0f : 5.0f;
         o.top_k = mode == 1 ? 60 : 0;
         o.top_p = mode == 2 ? 0.9f : 1.0f;
@@ -427,7 +428,7 @@ static void a_logit_that_is_no_number_is_an_error(void **state)
 {
     (void)state;
     for (int mode = 0; mode < 2; mode++) {
-        struct sampler_options o = plain;
+        struct moeflux_sampler_options o = plain;
         float logits[100] = {0};
         struct moeflux_err e = {0};
         o.temperature = (float)mode;
@@ -445,7 +446,7 @@ static void minus_infinity_is_never_chosen(void **state)
 {
     (void)state;
     for (uint32_t k = 0; k < 4; k++) {
-        struct sampler_options o = plain;
+        struct moeflux_sampler_options o = plain;
         float logits[4] = {-INFINITY, 0.0f, -INFINITY, -3.0f};
         struct moeflux_err e = {0};
         o.top_k = k;
@@ -466,7 +467,7 @@ static void plus_infinity_is_an_error_that_names_the_index(void **state)
     (void)state;
     for (uint32_t k = 0; k < 5; k++)
         for (int greedy = 0; greedy < 2; greedy++) {
-            struct sampler_options o = plain;
+            struct moeflux_sampler_options o = plain;
             struct moeflux_err e = {0};
             o.top_k = k;
             o.temperature = greedy ? 0.0f : 1.0f;
@@ -485,7 +486,7 @@ static void a_penalty_may_make_a_logit_infinite(void **state)
 {
     static const float logits[3] = {0.0f, 3e38f, 1.0f};
     (void)state;
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     o.repeat_penalty = 0.5f;
     o.repeat_last = 4;
     struct sampler *s = samplers_new(&o, 3, NULL);
@@ -499,7 +500,7 @@ static void extreme_values_still_give_an_id(void **state)
     static const float logits[4] = {-3e38f, 3e38f, 0.0f, 3e38f};
     (void)state;
     for (int mode = 0; mode < 2; mode++) {
-        struct sampler_options o = plain;
+        struct moeflux_sampler_options o = plain;
         o.temperature = mode ? 1e-45f : 1e38f;
         struct sampler *s = samplers_new(&o, 4, NULL);
         for (int i = 0; i < 100; i++) {
@@ -511,7 +512,7 @@ static void extreme_values_still_give_an_id(void **state)
 }
 
 struct bad_options {
-    struct sampler_options o;
+    struct moeflux_sampler_options o;
     const char *name;
 };
 
@@ -539,7 +540,7 @@ static void options_out_of_range_are_named(void **state)
         struct moeflux_err e = {0};
         assert_int_equal(sampler_check(&bad[i].o, &e), ERR_USAGE);
         assert_non_null(strstr(e.text, bad[i].name));
-        assert_null(sampler_new(&bad[i].o, 10, NULL, NULL));
+        assert_null(sampler_new(&bad[i].o, NULL, 10, NULL, NULL));
     }
     assert_int_equal(sampler_check(&plain, NULL), 0);
 }
@@ -551,7 +552,7 @@ static void what_a_mask_leaves_out_is_not_chosen_until_it_is_taken_away(void **s
     static const uint64_t mask[] = {0, 1, 0x10000000003f0001};
     float logits[150] = {[3] = 9, [64] = 1, [144] = 7, [145] = 5, [149] = 2};
     (void)state;
-    struct sampler_options greedy = plain;
+    struct moeflux_sampler_options greedy = plain;
     greedy.temperature = 0;
     struct sampler *s = samplers_new(&greedy, 150, allowed);
     assert_int_equal(samplers_pick(s, logits), 3);
@@ -577,10 +578,10 @@ static void a_vocabulary_with_nothing_to_choose_is_refused(void **state)
     static const uint8_t none[2] = {0, 0xfc};
     struct moeflux_err e = {0};
     (void)state;
-    assert_null(sampler_new(&plain, 0, NULL, &e));
+    assert_null(sampler_new(&plain, NULL, 0, NULL, &e));
     assert_int_equal(e.code, ERR_USAGE);
     /* Bits past the last id do not count. */
-    assert_null(sampler_new(&plain, 10, none, &e));
+    assert_null(sampler_new(&plain, NULL, 10, none, &e));
     assert_int_equal(e.code, ERR_USAGE);
     sampler_free(NULL);
 }
@@ -588,13 +589,13 @@ static void a_vocabulary_with_nothing_to_choose_is_refused(void **state)
 static void a_bias_is_added_to_the_logits_of_its_tokens(void **state)
 {
     enum { N = 200 };
-    const struct sampler_bias bias[] = {{150, 3.0f}, {3, -100.0f}, {150, 1.0f}, {70, 2.5f}},
+    const struct moeflux_bias bias[] = {{150, 3.0f}, {3, -100.0f}, {150, 1.0f}, {70, 2.5f}},
                               none[] = {{N, 1.0f}};
-    struct sampler_options o = {.top_p = 1, .repeat_penalty = 1, .bias = bias, .n_bias = 4};
+    struct moeflux_sampler_options o = {.top_p = 1, .repeat_penalty = 1, .bias = bias, .n_bias = 4};
     struct moeflux_err e = {0};
     float logits[N] = {0};
     (void)state;
-    struct sampler *s = sampler_new(&o, N, NULL, &e);
+    struct sampler *s = sampler_new(&o, NULL, N, NULL, &e);
     assert_non_null(s);
     logits[3] = 50;
     assert_int_equal(sampler_pick(s, logits, &e), 150);
@@ -608,8 +609,8 @@ static void a_bias_is_added_to_the_logits_of_its_tokens(void **state)
     assert_int_equal(sampler_pick(s, logits, &e), 150);
     assert_true(sampler_next_rule(s, 0).counts);
     sampler_free(s);
-    o = (struct sampler_options){.top_p = 1, .repeat_penalty = 1, .bias = none, .n_bias = 1};
-    assert_null(sampler_new(&o, N, NULL, &e));
+    o = (struct moeflux_sampler_options){.top_p = 1, .repeat_penalty = 1, .bias = none, .n_bias = 1};
+    assert_null(sampler_new(&o, NULL, N, NULL, &e));
     assert_non_null(strstr(e.text, "a bias of token 200, expected 0 to 199"));
 }
 

@@ -16,11 +16,11 @@
 
 enum { MAX_IDS = 128, MAX_WORDS = MAX_IDS / 64, MAX_TEXT = 256, MAX_BREAKERS = 8, MAX_PICKS = 64 };
 
-static const struct sampler_options plain = {
+static const struct moeflux_sampler_options plain = {
     .temperature = 1, .top_p = 1, .typical_p = 1, .repeat_penalty = 1};
 
 struct test_case {
-    struct sampler_options options;
+    struct moeflux_sampler_options options;
     uint32_t n, n_allowed, n_text, n_picks;
     float logits[MAX_IDS];
     uint64_t allowed[MAX_WORDS];
@@ -51,7 +51,7 @@ static void word(FILE *f, const char *expected)
     assert_string_equal(found, expected);
 }
 
-static void read_options(FILE *f, struct sampler_options *o)
+static void read_options(FILE *f, struct moeflux_sampler_options *o)
 {
     *o = plain;
     o->temperature = (float)number(f);
@@ -65,8 +65,8 @@ static void read_options(FILE *f, struct sampler_options *o)
     o->xtc_threshold = (float)number(f);
     o->dry_multiplier = (float)number(f);
     o->dry_base = (float)number(f);
-    o->dry_allowed = whole(f, MAX_TEXT);
-    o->dry_last = whole(f, MAX_TEXT);
+    o->dry_allowed_length = whole(f, MAX_TEXT);
+    o->dry_penalty_last_n = whole(f, MAX_TEXT);
     o->seed = (uint64_t)number(f);
 }
 
@@ -122,9 +122,10 @@ static bool read_case(FILE *f, struct test_case *c)
 
 static void run_case(const struct test_case *c, int number_of_case)
 {
-    struct sampler_options o = c->options;
-    o.breakers = &c->breakers;
-    struct sampler *s = samplers_new(&o, c->n, NULL);
+    struct moeflux_sampler_options o = c->options;
+    struct moeflux_err e = {0};
+    struct sampler *s = sampler_new(&o, &c->breakers, c->n, NULL, &e);
+    assert_non_null(s);
     /* After a reset the same comes again. */
     for (int pass = 0; pass < 2; pass++) {
         for (uint32_t i = 0; i < c->n_text; i++)
@@ -160,7 +161,7 @@ static void xtc_drops_the_likeliest_as_often_as_asked(void **state)
 {
     enum { PICKS = 20000 };
     static const float logits[3] = {4, 3, 0};
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     uint32_t first = 0;
     (void)state;
     o.xtc_probability = 0.25f;
@@ -176,14 +177,14 @@ static void xtc_drops_the_likeliest_as_often_as_asked(void **state)
 /* An option at the value that means "off" must leave the sampling to a device, any other one must not. */
 static void a_device_gets_only_what_it_can_do(void **state)
 {
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     (void)state;
     o.top_n_sigma = -1;
     o.xtc_threshold = 0.1f;
     o.min_keep = 1;
     o.dry_base = 1.75f;
-    o.dry_last = 64;
-    struct sampler_options on[6] = {o, o, o, o, o, o};
+    o.dry_penalty_last_n = 64;
+    struct moeflux_sampler_options on[6] = {o, o, o, o, o, o};
     on[0].typical_p = 0.9f;
     on[1].top_n_sigma = 1;
     on[2].min_keep = 2;
@@ -202,7 +203,7 @@ static void a_device_gets_only_what_it_can_do(void **state)
 
 static void what_is_out_of_range_is_named(void **state)
 {
-    struct sampler_options bad[7];
+    struct moeflux_sampler_options bad[7];
     static const char *const names[7] = {
         "typical-p",      "top-n-sigma", "xtc-probability",      "xtc-threshold",
         "dry-multiplier", "dry-base",    "dry-sequence-breakers"};
@@ -210,7 +211,7 @@ static void what_is_out_of_range_is_named(void **state)
     (void)state;
     for (int i = 0; i < 7; i++) {
         bad[i] = plain;
-        bad[i].dry_last = 1;
+        bad[i].dry_penalty_last_n = 1;
     }
     bad[0].typical_p = 1.5f;
     bad[1].top_n_sigma = NAN;
@@ -219,7 +220,8 @@ static void what_is_out_of_range_is_named(void **state)
     bad[4].dry_multiplier = -1;
     bad[5].dry_multiplier = 1;
     bad[5].dry_base = 0.5f;
-    bad[6].dry_breakers = (struct texts){1, {LONG}};
+    bad[6].dry_sequence_breakers = (const char *const[]){LONG};
+    bad[6].n_dry_sequence_breakers = 1;
     for (int i = 0; i < 7; i++) {
         struct moeflux_err e = {0};
         assert_int_equal(sampler_check(&bad[i], &e), ERR_USAGE);
@@ -258,12 +260,13 @@ static void breakers_are_the_tokens_that_contain_or_begin_them(void **state)
     struct tokenizer *t = tokenizer_open("tests/models/tiny/tokenizer.json", &e);
     assert_non_null(t);
     for (size_t k = 0; k < 3; k++) {
-        struct sampler_options o = plain;
+        struct moeflux_sampler_options o = plain;
         struct sampler_breakers b;
         uint32_t n_single = 0, n_with = 0;
         o.dry_multiplier = 1;
-        o.dry_last = 64;
-        o.dry_breakers = (struct texts){1, {texts[k]}};
+        o.dry_penalty_last_n = 64;
+        o.dry_sequence_breakers = &texts[k];
+        o.n_dry_sequence_breakers = 1;
         check_ok(breakers_make(t, &o, &b, &e), &e);
         for (size_t i = 0; i < b.n; i++) {
             bool single = b.all[i].n_tail == 0;
@@ -287,14 +290,15 @@ static void breakers_are_made_once_for_the_same_texts(void **state)
 {
     struct breakers_cache cache = {0};
     const struct sampler_breakers *first, *again;
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     struct moeflux_err e = {0};
     char colon[] = ":";
     (void)state;
     struct tokenizer *t = tokenizer_open("tests/models/tiny/tokenizer.json", &e);
     assert_non_null(t);
-    o.dry_breakers = (struct texts){1, {colon}};
-    o.dry_last = 64;
+    o.dry_sequence_breakers = (const char *const[]){colon};
+    o.n_dry_sequence_breakers = 1;
+    o.dry_penalty_last_n = 64;
     check_ok(breakers_cache_get(&cache, t, &o, &first, &e), &e);
     assert_true(!first && !cache.made.n);
     o.dry_multiplier = 1;
@@ -317,16 +321,15 @@ static void a_breaker_counts_from_its_last_token(void **state)
 {
     struct sampler_breaker list[2] = {{.head = 1, .n_tail = 1, .tail = {2}}, {.head = 9}};
     const struct sampler_breakers breakers = {list, 2};
-    struct sampler_options o = plain;
+    struct moeflux_sampler_options o = plain;
     struct moeflux_err e = {0};
     (void)state;
     o.dry_multiplier = 1;
     o.dry_base = 2;
-    o.dry_last = 64;
+    o.dry_penalty_last_n = 64;
     for (uint32_t allowed = 0; allowed <= 3; allowed++) {
-        o.dry_allowed = allowed;
-        o.breakers = &breakers;
-        struct dry *d = dry_new(&o, 16, &e);
+        o.dry_allowed_length = allowed;
+        struct dry *d = dry_new(&o, &breakers, 16, &e);
         assert_non_null(d);
         for (int i = 0; i < 32; i++)
             dry_accept(d, i % 4);
@@ -336,8 +339,7 @@ static void a_breaker_counts_from_its_last_token(void **state)
         if (allowed <= 1)
             assert_true(dry_penalty(d, 0) == (allowed ? 1.0f : 2.0f));
         dry_free(d);
-        o.breakers = NULL;
-        d = dry_new(&o, 16, &e);
+        d = dry_new(&o, NULL, 16, &e);
         for (int i = 0; i < 32; i++)
             dry_accept(d, i % 4);
         assert_true(*dry_find(d) & 1);

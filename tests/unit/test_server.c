@@ -27,12 +27,12 @@ static struct jobs new_queue(uint32_t most)
     return q;
 }
 
-static struct job *new_job(struct choice *choice)
+static struct moeflux_job *new_job(struct choice *choice)
 {
-    static const struct job_calls none;
     struct moeflux_err e = {0};
-    struct job *j = jobs_new(choice, 1, &none, NULL, &e);
+    struct moeflux_job *j = jobs_new(1, &e);
     assert_non_null(j);
+    j->choices[0] = choice;
     return j;
 }
 
@@ -41,7 +41,7 @@ static void jobs_are_taken_in_order_and_the_queue_has_an_end(void **state)
     (void)state;
     struct moeflux_err e = {0};
     struct jobs q = new_queue(2);
-    struct job *j[4];
+    struct moeflux_job *j[4];
     struct choice choice = {0};
     for (int i = 0; i < 4; i++)
         j[i] = new_job(&choice);
@@ -64,11 +64,11 @@ static void jobs_with_a_lower_number_are_taken_first(void **state)
     static const int32_t priorities[] = {1, 0, 1, -5, 0, 2}, order[] = {3, 1, 4, 0, 2, 5};
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
-    struct job *j[6];
+    struct moeflux_job *j[6];
     struct choice choice = {0};
     for (int i = 0; i < 6; i++) {
         j[i] = new_job(&choice);
-        j[i]->priority = priorities[i];
+        j[i]->options.priority = priorities[i];
         check_ok(jobs_add(&q, &j[i], 1, &e), &e);
     }
     for (int i = 0; i < 6; i++) {
@@ -85,7 +85,7 @@ static void a_released_job_waits_no_more(void **state)
     (void)state;
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
-    struct job *j[3];
+    struct moeflux_job *j[3];
     struct choice choice = {0};
     uint32_t n_waiting, n_running;
     for (int i = 0; i < 3; i++)
@@ -112,7 +112,7 @@ static void a_job_goes_home_where_not_much_more_is_in_flight(void **state)
     (void)state;
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
-    struct job *j[3];
+    struct moeflux_job *j[3];
     struct choice choice = {0};
     pthread_t first;
     void *got;
@@ -149,7 +149,7 @@ static void a_job_without_memory_waits_until_fewer_run(void **state)
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
     struct choice choice = {0};
-    struct job *j[3];
+    struct moeflux_job *j[3];
     pthread_t next;
     void *got;
     for (int i = 0; i < 3; i++)
@@ -163,7 +163,7 @@ static void a_job_without_memory_waits_until_fewer_run(void **state)
     assert_int_equal(jobs_await(&q, 0, 0), 0);
     jobs_finish(&q, j[0]);
     assert_int_equal(jobs_await(&q, 0, 1000), 1);
-    assert_true(jobs_is_done(&q, j[0]));
+    assert_true(jobs_wait(&q, j[0], 0));
     pthread_join(next, &got);
     assert_ptr_equal(got, j[1]);
     /* One may run and one has ended, so one more may run. */
@@ -184,13 +184,11 @@ static void closing_fails_what_waits_and_refuses_what_comes(void **state)
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
     struct choice choice = {0};
-    struct job *waits = new_job(&choice), *late = new_job(&choice);
-    bool done;
+    struct moeflux_job *waits = new_job(&choice), *late = new_job(&choice);
     check_ok(jobs_add(&q, &waits, 1, &e), &e);
     jobs_close(&q, "the end");
     assert_null(jobs_take(&q, 0));
-    assert_null(jobs_read(&q, waits, 0, &done));
-    assert_true(done);
+    assert_true(jobs_read(&q, waits, 0, NULL, NULL));
     assert_int_equal(choice.result.rc, ERR_INTERRUPTED);
     assert_string_equal(choice.result.error.text, "the end");
     assert_int_equal(jobs_add(&q, &late, 1, &e), ERR_INTERRUPTED);
@@ -205,7 +203,7 @@ static void a_paused_queue_gives_no_job_and_keeps_those_that_wait(void **state)
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
     struct choice choice = {0};
-    struct job *j = new_job(&choice);
+    struct moeflux_job *j = new_job(&choice);
     check_ok(jobs_add(&q, &j, 1, &e), &e);
     jobs_pause(&q);
     assert_null(jobs_take(&q, 0));
@@ -216,35 +214,49 @@ static void a_paused_queue_gives_no_job_and_keeps_those_that_wait(void **state)
     jobs_free(&q);
 }
 
+static const struct moeflux_logprob logprobs[] = {{7, -0.5f}, {9, -0.25f}};
+
+static void expect_piece(void *ctx, uint32_t idx, const struct moeflux_piece *p)
+{
+    int *n = ctx;
+    assert_int_equal(idx, 0);
+    assert_int_equal(p->id, *n);
+    assert_true(p->len == 2 && p->text[0] == 'a' + *n && p->text[1] == 'x');
+    assert_memory_equal(p->logprobs, logprobs, sizeof logprobs);
+    assert_string_equal(p->call->id, "call_1");
+    assert_string_equal(p->call->name, "f");
+    ++*n;
+}
+
 static void pieces_come_in_order_and_whole(void **state)
 {
     (void)state;
     struct moeflux_err e = {0};
     struct jobs q = new_queue(8);
     struct choice choice = {0};
-    struct job *j = new_job(&choice);
-    const struct moeflux_logprob of[] = {{7, -0.5f}, {9, -0.25f}};
-    bool done;
+    struct moeflux_job *j = new_job(&choice);
+    int n = 0;
     check_ok(jobs_add(&q, &j, 1, &e), &e);
     jobs_take(&q, 0);
     for (int i = 0; i < 3; i++) {
-        char text[] = {(char)('a' + i), 'x'};
-        const struct answer_piece p = {.id = i, .text = text, .len = 2, .logprobs = of, .n_top = 1};
+        char text[] = {(char)('a' + i), 'x'}, id[] = "call_1", name[] = "f";
+        const struct moeflux_call call = {.id = id, .name = name, .arguments = text};
+        const struct moeflux_piece p = {.kind = MOEFLUX_PIECE_CALL_BEGINS,
+                                        .id = i,
+                                        .text = text,
+                                        .len = 2,
+                                        .call = &call,
+                                        .logprobs = logprobs,
+                                        .n_logprobs = 1};
         check_ok(jobs_give(&q, j, &p, &e), &e);
+        memset(text, 0, sizeof text);
+        memset(id, 0, sizeof id);
     }
-    struct job_piece *all = jobs_read(&q, j, 0, &done);
-    int n = 0;
-    for (struct job_piece *p = all; p; p = p->next, n++) {
-        assert_int_equal(p->piece.id, n);
-        assert_true(p->piece.len == 2 && p->piece.text[0] == 'a' + n && p->piece.text[1] == 'x');
-        assert_memory_equal(p->piece.logprobs, of, sizeof of);
-    }
+    assert_false(jobs_read(&q, j, 0, expect_piece, &n));
     assert_int_equal(n, 3);
-    assert_false(done);
-    jobs_free_pieces(all);
     jobs_finish(&q, j);
-    assert_null(jobs_read(&q, j, 0, &done));
-    assert_true(done);
+    assert_true(jobs_read(&q, j, 0, expect_piece, &n));
+    assert_int_equal(n, 3);
     jobs_release(&q, j);
     jobs_free(&q);
 }
@@ -363,7 +375,7 @@ static void a_body_becomes_an_ask_for_each_choice(void **state)
         fail_msg("%s", refusal.text);
     assert_int_equal(c.n_choices, 2);
     for (uint32_t i = 0; i < 2; i++) {
-        const struct choice *j = &c.choices[i];
+        const struct choice *j = api_request_choice(&c, i);
         const struct request_options *o = &j->request.options;
         assert_int_equal(j->seed, 4 + i);
         assert_true(o->predict == 5 && o->n_stops == 2 && o->logprobs == 3 && !o->raw);

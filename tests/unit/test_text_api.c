@@ -2,6 +2,7 @@
  *
  * suites: check fast asan */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -203,6 +204,58 @@ static void breakers_are_the_programs_and_each_is_checked(void **state)
     moeflux_tokenizer_close(t);
 }
 
+static void options_of_the_sampler_are_found_and_set_by_name(void **state)
+{
+    (void)state;
+    const struct moeflux_sampler_field *all = moeflux_sampler_fields();
+    const struct moeflux_sampler_options first = moeflux_sampler_defaults();
+    struct moeflux_sampler_options o = first;
+    struct moeflux_err e = {0};
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++) {
+        char flag[64];
+        snprintf(flag, sizeof flag, "%.*s", (int)strcspn(all[i].flags, ","), all[i].flags);
+        assert_ptr_equal(moeflux_sampler_find(all[i].name), &all[i]);
+        assert_ptr_equal(moeflux_sampler_find(flag), &all[i]);
+        if (all[i].kind == MOEFLUX_SAMPLER_LIST) {
+            assert_int_equal(moeflux_sampler_get(&o, &all[i]), 4);
+            assert_int_equal(moeflux_sampler_set(&o, flag, 1, &e), MOEFLUX_ERR_USAGE);
+            continue;
+        }
+        check_ok(moeflux_sampler_set(&o, flag, 1, &e), &e);
+        assert_true(moeflux_sampler_get(&o, &all[i]) == 1);
+        assert_int_equal(moeflux_sampler_set(&o, flag, all[i].lo - 1, &e), MOEFLUX_ERR_USAGE);
+        assert_int_equal(moeflux_sampler_set(&o, flag, all[i].hi * 2, &e), MOEFLUX_ERR_USAGE);
+        assert_true(strncmp(e.text, all[i].name, strlen(all[i].name)) == 0);
+        assert_true(moeflux_sampler_get(&o, &all[i]) == 1);
+    }
+    assert_ptr_equal(moeflux_sampler_find("typical"), moeflux_sampler_find("typical_p"));
+    assert_null(moeflux_sampler_find("typic"));
+    check_ok(moeflux_sampler_check(&o, &e), &e);
+    o.top_p = 0;
+    assert_int_equal(moeflux_sampler_check(&o, &e), MOEFLUX_ERR_USAGE);
+    check_ok(moeflux_sampler_set(&o, "top-p", 0, &e), &e);
+    check_ok(moeflux_sampler_check(&o, &e), &e);
+    assert_int_equal(moeflux_sampler_set(&o, "top_k", 1.5, &e), MOEFLUX_ERR_USAGE);
+}
+
+static void a_bias_counts_for_its_token(void **state)
+{
+    (void)state;
+    static const float logits[8] = {1, 2};
+    const struct moeflux_bias bias[] = {{7, 5}}, outside[] = {{8, 5}};
+    struct moeflux_sampler_options o = moeflux_sampler_defaults();
+    struct moeflux_sampler *s;
+    struct moeflux_err e = {0};
+    o.temperature = 0;
+    o.bias = bias;
+    o.n_bias = 1;
+    check_ok(moeflux_sampler_new(&s, &o, 8, NULL, &e), &e);
+    assert_int_equal(moeflux_sampler_pick(s, logits, &e), 7);
+    moeflux_sampler_free(s);
+    o.bias = outside;
+    assert_int_equal(moeflux_sampler_new(&s, &o, 8, NULL, &e), MOEFLUX_ERR_USAGE);
+}
+
 static void a_set_without_ids_is_told_apart_from_faulty_logits(void **state)
 {
     (void)state;
@@ -232,6 +285,8 @@ int main(void)
         cmocka_unit_test(penalties_look_at_the_answer_alone),
         cmocka_unit_test(an_id_without_a_token_is_never_chosen),
         cmocka_unit_test(breakers_are_the_programs_and_each_is_checked),
+        cmocka_unit_test(options_of_the_sampler_are_found_and_set_by_name),
+        cmocka_unit_test(a_bias_counts_for_its_token),
         cmocka_unit_test(a_set_without_ids_is_told_apart_from_faulty_logits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

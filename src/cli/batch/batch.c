@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/reader.h"
 #include "base/err.h"
 #include "base/file.h"
 #include "base/mem.h"
@@ -26,66 +27,50 @@
 #include "cli/report/stats.h"
 #include "cli/terminal/bar.h"
 #include "cli/terminal/term.h"
-#include "engine/run/batched.h"
-#include "generate/chat_api.h"
-#include "generate/prefix.h"
-#include "generate/jobs.h"
-#include "generate/queue.h"
-#include "generate/request.h"
-#include "generate/turn_stops.h"
-#include "generate/workers.h"
 #include "moeflux_chat.h"
+
+enum {
+    MOST_ITEMS = MOEFLUX_POOL_MAX_HELD, /* lines that are answered or wait, or whose results do */
+    MOST_TOKENS = 1 << 22               /* tokens of their prompts */
+};
 
 struct batch { /* zeroed at first */
     const struct options *options;
-    struct batch_defaults defaults;
     struct json_t *settings;       /* settings.h */
     struct moeflux_request *asked; /* has the fields that flags set and lines override */
-    struct request how;            /* what was read of it */
     struct bar bar;
     struct batch_progress progress;
     struct loaded loaded;
-    struct generator *generator; /* the chat's */
+    struct api_reader reader;
+    struct batch_reader from;
     struct lines lines;
     struct results results;
-    struct json_t *seen; /* key -> line, for the requests of this run */
-    struct queue queue;  /* requests in the order of the lines; item.of: a struct batch_item */
-    bool at_end;         /* the input has ended */
-    bool as_openai;      /* the last line was in OpenAI's form */
+    struct json_t *seen;                  /* key -> line, for the requests of this run */
+    struct batch_item *items[MOST_ITEMS]; /* [n_items] in the order of the lines */
+    size_t n_items;
+    bool at_end; /* the input has ended */
     uint64_t n_done, n_failed;
     uint64_t n_there, n_there_failed; /* answered by an earlier run; those of them that failed */
-    uint32_t n_workers, n_running;    /* lines that may be answered concurrently, and those that are */
-    uint64_t n_ended;                 /* the last jobs_await */
-    struct jobs jobs;
-    struct workers *workers;
-    /* Tokens of prompts: all, those that had to be computed, and the time that took. */
-    uint64_t n_prompt, n_computed, prefill_ns;
+    uint32_t n_parallel;              /* lines that may be answered concurrently */
+    uint64_t n_ended;                 /* the last moeflux_pool_await */
+    struct moeflux_pool *pool;
+    struct batch_prompts prompts;
     struct batch_times times;
 };
 
 /* ---- results ---- */
 
-/* Sets the result and takes over `line`; NULL: ERR_MEMORY. The parsed request is freed. */
-static int set_result(struct queue_item *item, char *line, struct moeflux_err *e)
-{
-    item->result = line;
-    batch_item_free(item->of);
-    item->of = NULL;
-    item->tokens = NULL;
-    return line ? 0 : err_set(e, ERR_MEMORY, "out of memory for a result");
-}
-
 /* Turns a fault of the request itself into its result. A failure that would meet the next request too ends
  * the run. */
-static int refuse_item(struct queue_item *item, int rc, struct moeflux_err *e)
+static int refuse_item(struct batch_item *item, int rc, struct moeflux_err *e)
 {
     if (rc != ERR_FORMAT && rc != ERR_USAGE && rc != ERR_UNSUPPORTED)
         return rc;
     item->failed = true;
-    return set_result(item, batch_item_refused(item->of, rc, e), e);
+    return batch_item_set_result(item, batch_item_refused(item, rc, e), e);
 }
 
-static int write_result(struct batch *b, struct queue_item *item, struct moeflux_err *e)
+static int write_result(struct batch *b, const struct batch_item *item, struct moeflux_err *e)
 {
     batch_progress_make_way(&b->progress);
     int rc = results_add(&b->results, item->result, e);
@@ -95,33 +80,42 @@ static int write_result(struct batch *b, struct queue_item *item, struct moeflux
     return rc;
 }
 
-/* Writes the results in the queue. With --ordered only those at its front, unless the run ends. */
+static void drop_item(struct batch *b, size_t idx)
+{
+    batch_item_free(b->items[idx]);
+    b->n_items--;
+    memmove(b->items + idx, b->items + idx + 1, (b->n_items - idx) * sizeof *b->items);
+}
+
+/* Writes the results. With --ordered only those before the first line without one, unless the run ends. */
 static int write_done(struct batch *b, bool ends, struct moeflux_err *e)
 {
     int rc = 0;
-    for (size_t i = 0; i < b->queue.n && !rc;) {
-        if (!b->queue.items[i].result && b->options->ordered && !ends)
+    for (size_t i = 0; i < b->n_items && !rc;) {
+        if (!b->items[i]->result && b->options->ordered && !ends)
             break;
-        if (!b->queue.items[i].result) {
+        if (!b->items[i]->result) {
             i++;
             continue;
         }
-        rc = write_result(b, &b->queue.items[i], e);
+        rc = write_result(b, b->items[i], e);
         if (!rc)
-            queue_remove(&b->queue, i);
+            drop_item(b, i);
     }
     return rc;
 }
 
 /* ---- the window ---- */
 
-static void drop_item(struct batch *b, size_t idx)
+static bool has_room(const struct batch *b)
 {
-    batch_item_free(b->queue.items[idx].of);
-    queue_remove(&b->queue, idx);
+    size_t n_tokens = 0;
+    for (size_t i = 0; i < b->n_items; i++)
+        n_tokens += b->items[i]->result ? 0 : batch_line_n_tokens(&b->items[i]->line);
+    return b->n_items < MOST_ITEMS && n_tokens < MOST_TOKENS;
 }
 
-static int remember(struct batch *b, const struct batch_item *r, struct moeflux_err *e)
+static int remember(struct batch *b, const struct batch_line *r, struct moeflux_err *e)
 {
     const json_t *first = json_object_get(b->seen, r->key);
     if (first && r->has_id)
@@ -132,63 +126,50 @@ static int remember(struct batch *b, const struct batch_item *r, struct moeflux_
     return 0;
 }
 
-static bool has_prompt_of(const struct choice *c, const struct choice *other)
-{
-    const struct token_list *a = &c->request.tokens, *b = &other->request.tokens;
-    return a->n == b->n && prefix_common(a->ids, a->n, b->ids, b->n) == a->n;
-}
-
-static void tell_skipped_tool(const struct batch *b, const struct request *r)
+static void tell_skipped_tool(const struct batch *b, const char *type)
 {
     char text[160];
-    if (!r->skipped_tool)
+    if (!type)
         return;
-    snprintf(text, sizeof text, "line %" PRIu64 ": tools of type \"%.40s\" are left out", b->lines.n,
-             r->skipped_tool);
+    snprintf(text, sizeof text, "line %" PRIu64 ": tools of type \"%.40s\" are left out", b->lines.n, type);
     exit_tell(b->options->log_level, EXIT_WARN, text);
 }
 
-/* Finds where the item's prompts are cut. Choices of one prompt are consecutive. */
-static void find_cuts(struct batch *b, struct queue_item *item, struct choice *choices, uint32_t n)
+/* Gives a line to the pool, which holds it. */
+static int hold(struct batch *b, struct batch_item *item, struct moeflux_err *e)
 {
-    for (uint32_t i = 0; b->queue.chunk && i < n; i++)
-        if (i > 0 && has_prompt_of(&choices[i], &choices[i - 1]))
-            choices[i].cuts = choices[i - 1].cuts;
-        else
-            turn_stops_find_cuts(&choices[i].request, b->generator, &choices[i].cuts);
-    item->cuts = choices->cuts;
+    item->tokenizer = moeflux_chat_tokenizer(b->loaded.chat);
+    item->times = &b->times;
+    int rc = batch_line_encode(&item->line, &b->from, e);
+    if (!rc)
+        rc = batch_item_new_job(item, b->pool, e);
+    return rc ? rc : moeflux_pool_add(b->pool, &item->job, 1, e);
 }
 
-/* Adds a line to the queue. text NULL: it was too long. */
+/* Takes a line. text NULL: it was too long. */
 static int take_line(struct batch *b, const char *text, size_t len, struct moeflux_err *e)
 {
-    struct queue_item *item = queue_add(&b->queue);
-    struct batch_item *r;
-    uint32_t n;
-    int rc = batch_item_read(&r, text, len, b->lines.n, LINES_MAX_BYTES, b->generator, &b->defaults,
-                             &b->as_openai, e);
-    item->of = r;
+    struct batch_item *item;
+    bool failed;
+    int rc = batch_item_read(&item, &b->from, text, len, b->lines.n, e);
+    if (!item)
+        return rc;
+    b->items[b->n_items++] = item;
     if (rc == ERR_MEMORY)
         return rc;
-    bool failed;
-    if (results_has(&b->results, r->key, &failed)) {
+    if (results_has(&b->results, item->line.key, &failed)) {
         b->n_there++;
         b->n_there_failed += failed;
-        drop_item(b, b->queue.n - 1);
+        drop_item(b, b->n_items - 1);
         return 0;
     }
     if (!rc)
-        rc = remember(b, r, e);
+        rc = remember(b, &item->line, e);
     if (!rc)
-        tell_skipped_tool(b, &batch_item_choices(r, &n)->request);
+        tell_skipped_tool(b, item->line.skipped_tool);
     if (!rc)
-        rc = batch_item_encode(r, b->generator, e);
-    if (rc)
-        return refuse_item(item, rc, e);
-    struct choice *choices = batch_item_choices(r, &n);
-    item->tokens = &choices->request.tokens;
-    find_cuts(b, item, choices, n);
-    return 0;
+        rc = hold(b, item, e);
+    return rc ? refuse_item(item, rc, e) : 0;
 }
 
 static bool is_blank(const char *text, size_t len)
@@ -204,13 +185,13 @@ static bool is_ours(const struct batch *b, uint64_t line)
     return (line - 1) % b->options->shard_n == b->options->shard_i - 1;
 }
 
-/* Reads available lines into the queue. Waits for one only if the queue is empty. */
+/* Reads available lines. Waits for one only if there is nothing to do. */
 static int fill(struct batch *b, struct moeflux_err *e)
 {
-    while (!b->at_end && queue_has_room(&b->queue)) {
+    while (!b->at_end && has_room(b)) {
         const char *text;
         size_t len;
-        int rc = lines_next(&b->lines, b->queue.n == 0, &text, &len, e);
+        int rc = lines_next(&b->lines, b->n_items == 0, &text, &len, e);
         if (rc < 0 || rc == LINES_NOT_YET)
             return rc < 0 ? rc : 0;
         b->at_end = rc == LINES_END;
@@ -224,83 +205,30 @@ static int fill(struct batch *b, struct moeflux_err *e)
 
 /* ---- answers ---- */
 
-/* Chooses the checkpoints of the item's prompts. Choices of one prompt are consecutive. */
-static void choose_stops(const struct batch *b, const struct queue_item *item, struct choice *choices,
-                         uint32_t n)
+/* Takes the result of an item whose job has ended. */
+static int take_done(struct batch *b, struct batch_item *item, struct moeflux_err *e)
 {
-    const struct moeflux_session *s = b->n_workers == 1 ? workers_latest(b->workers) : NULL;
-    for (uint32_t i = 0; i < n; i++)
-        choices[i].stops = i > 0 && has_prompt_of(&choices[i], &choices[i - 1])
-                               ? choices[i - 1].stops
-                               : queue_stops(&b->queue, item, &choices[i].request.tokens, s);
-}
-
-static int begin_item(struct batch *b, struct queue_item *item, struct moeflux_err *e)
-{
-    uint32_t n;
-    struct choice *choices = batch_item_choices(item->of, &n);
-    choose_stops(b, item, choices, n);
-    if (!(item->job = jobs_new(choices, n, &batch_item_calls, item->of, e)))
-        return ERR_MEMORY;
-    item->job->copy = workers_find_copy(b->workers, choices);
-    int rc = jobs_add(&b->jobs, &item->job, 1, e);
-    if (!rc) {
-        b->n_running++;
-        return 0;
-    }
-    jobs_release(&b->jobs, item->job);
+    int rc = moeflux_job_result(item->job, e);
+    moeflux_job_free(item->job);
     item->job = NULL;
-    return rc;
-}
-
-static int begin_waiting(struct batch *b, struct moeflux_err *e)
-{
-    struct queue_item *item;
-    int rc = 0;
-    while (!rc && b->n_running < b->n_workers &&
-           (item = queue_choose(&b->queue, b->n_workers == 1 ? workers_latest(b->workers) : NULL)))
-        rc = begin_item(b, item, e);
-    return rc;
-}
-
-static void count_prompts(struct batch *b, const struct choice *choices, uint32_t n)
-{
-    for (uint32_t i = 0; i < n; i++) {
-        b->n_prompt += choices[i].request.tokens.n;
-        b->n_computed += choices[i].request.tokens.n - choices[i].result.n_reused;
-        b->prefill_ns += choices[i].result.prefill_ns;
-    }
-}
-
-/* Takes the result of an item whose job is done. */
-static int take_done(struct batch *b, struct queue_item *item, struct moeflux_err *e)
-{
-    struct batch_item *own = item->of;
-    const struct choice_result *r = &jobs_result(item->job)->result;
-    int rc = r->rc;
-    if (rc)
-        *e = r->error;
-    else
-        count_prompts(b, item->job->choices, item->job->n);
-    jobs_release(&b->jobs, item->job);
-    item->job = NULL;
-    b->n_running--;
     if (rc)
         return refuse_item(item, rc, e);
-    char *line = own->result;
-    own->result = NULL;
-    return set_result(item, line, e);
+    b->prompts.n += item->prompts.n;
+    b->prompts.n_computed += item->prompts.n_computed;
+    b->prompts.ns += item->prompts.ns;
+    char *line = item->answer;
+    item->answer = NULL;
+    return batch_item_set_result(item, line, e);
 }
 
-/* Waits for the next end of a job. Returns the first failure; the results of all that are done are kept. */
-static int await_some(struct batch *b, uint32_t ms, struct moeflux_err *e)
+/* Takes the results of the jobs that have ended. Returns the first failure. */
+static int take_all_done(struct batch *b, struct moeflux_err *e)
 {
     int rc = 0;
     struct moeflux_err later;
-    b->n_ended = jobs_await(&b->jobs, b->n_ended, ms);
-    for (size_t i = 0; i < b->queue.n; i++) {
-        struct queue_item *item = &b->queue.items[i];
-        if (!item->job || !jobs_is_done(&b->jobs, item->job))
+    for (size_t i = 0; i < b->n_items; i++) {
+        struct batch_item *item = b->items[i];
+        if (!item->job || !moeflux_job_wait(item->job, 0))
             continue;
         int one = take_done(b, item, rc ? &later : e);
         rc = rc ? rc : one;
@@ -308,13 +236,12 @@ static int await_some(struct batch *b, uint32_t ms, struct moeflux_err *e)
     return rc;
 }
 
-/* Waits after a failure for the running items and keeps their results. Returns rc. */
+/* Waits after a failure for the lines that are being answered and keeps their results. Returns rc. */
 static int drain(struct batch *b, int rc)
 {
     struct moeflux_err ignored;
-    jobs_close(&b->jobs, "interrupted");
-    while (b->n_running > 0)
-        await_some(b, UINT16_MAX, &ignored);
+    moeflux_pool_end(b->pool, "interrupted", UINT32_MAX);
+    take_all_done(b, &ignored);
     return rc;
 }
 
@@ -328,50 +255,40 @@ static int choose_failure(int rc, int of_results, const struct moeflux_err *why,
     return of_results;
 }
 
+static bool has_jobs(const struct batch *b)
+{
+    size_t i = 0;
+    while (i < b->n_items && !b->items[i]->job)
+        i++;
+    return i < b->n_items;
+}
+
 static int compute(struct batch *b, struct moeflux_err *e)
 {
     enum { ASK_AGAIN_MS = 50 };
     for (;;) {
+        uint32_t n_waiting, n_running;
         int rc = fill(b, e);
         if (!rc && signals_asked())
             rc = err_set(e, ERR_INTERRUPTED, "interrupted");
         if (!rc)
-            rc = begin_waiting(b, e);
+            moeflux_pool_begin(b->pool);
+        moeflux_pool_count(b->pool, &n_waiting, &n_running);
         /* More lines may come in the meantime. */
-        bool may_come = !b->at_end && b->n_running < b->n_workers;
-        if (!rc && b->n_running > 0)
-            rc = await_some(b, may_come ? ASK_AGAIN_MS : UINT16_MAX, e);
+        bool may_come = !b->at_end && n_waiting + n_running < b->n_parallel;
+        if (!rc && has_jobs(b)) {
+            b->n_ended = moeflux_pool_await(b->pool, b->n_ended, may_come ? ASK_AGAIN_MS : UINT16_MAX);
+            rc = take_all_done(b, e);
+        }
         if (rc)
             rc = drain(b, rc);
         struct moeflux_err closing;
         rc = choose_failure(rc, write_done(b, rc != 0, &closing), &closing, e);
         if (rc)
             return drain(b, rc);
-        if (b->at_end && b->queue.n == 0)
+        if (b->at_end && b->n_items == 0)
             return 0;
     }
-}
-
-/* Starts the workers, which have sequences of their own: the first session is freed. One worker reuses all
- * that it can of a prompt. With several, each cuts a prompt at the same places, whichever others there are: a
- * result does not depend on them. */
-static int make_workers(struct batch *b, struct moeflux_err *e)
-{
-    struct generator *g = b->generator;
-    uint32_t chunk = b->n_workers > 1 ? batched_chunk(g->model) : 0;
-    const struct workers_options o = {
-        .keep = {.most = b->n_workers, .chunk = chunk, .checkpoints = chunk ? 0 : UINT32_MAX},
-        .waits = true,
-    };
-    g->sequence = b->loaded.session;
-    int rc = queue_init(&b->queue, g, chunk, e);
-    moeflux_session_free(b->loaded.session);
-    b->loaded.session = g->sequence = NULL;
-    if (!rc)
-        rc = jobs_init(&b->jobs, UINT32_MAX, e);
-    if (!rc && !(b->workers = workers_new(b->n_workers, &b->jobs, e)))
-        rc = ERR_MEMORY;
-    return rc ? rc : workers_start(b->workers, g, &o, e);
 }
 
 /* ---- the run ---- */
@@ -395,16 +312,16 @@ static int open_model(struct batch *b, struct moeflux_err *e)
     int rc = setup_n_devices(o, &n_devices, e);
     if (rc)
         return rc;
-    b->n_workers = o->parallel ? (uint32_t)o->parallel : default_workers(n_devices, !o->replicate);
-    if (o->replicate && b->n_workers < n_devices)
+    b->n_parallel = o->parallel ? (uint32_t)o->parallel : default_workers(n_devices, !o->replicate);
+    if (o->replicate && b->n_parallel < n_devices)
         return err_set(e, ERR_USAGE,
                        "--parallel: expected at least %u with --replicate, a line a copy, found %u",
-                       n_devices, b->n_workers);
-    rc = setup_open_for(&b->loaded, o, &b->bar, b->n_workers, bar_progress(&b->bar), e);
-    while (rc == ERR_NO_FIT && !o->parallel && !o->replicate && b->n_workers > 1) {
+                       n_devices, b->n_parallel);
+    rc = setup_open_for(&b->loaded, o, &b->bar, b->n_parallel, bar_progress(&b->bar), e);
+    while (rc == ERR_NO_FIT && !o->parallel && !o->replicate && b->n_parallel > 1) {
         uint32_t fewer = default_workers(n_devices, false);
-        b->n_workers = fewer < b->n_workers ? fewer : 1;
-        rc = setup_open_for(&b->loaded, o, &b->bar, b->n_workers, bar_progress(&b->bar), e);
+        b->n_parallel = fewer < b->n_parallel ? fewer : 1;
+        rc = setup_open_for(&b->loaded, o, &b->bar, b->n_parallel, bar_progress(&b->bar), e);
     }
     return rc;
 }
@@ -428,19 +345,21 @@ static int make_defaults(struct batch *b, struct moeflux_err *e)
     return rc;
 }
 
-/* Gives the chat's generator to the workers. */
-static int use_chat(struct batch *b, struct moeflux_err *e)
+/* Opens the pool, which has sequences of its own: the first session is freed. */
+static int open_pool(struct batch *b, struct moeflux_err *e)
 {
-    struct moeflux_chat *chat = b->loaded.chat;
-    int rc = chat_api_read_how(chat, b->asked, &b->how, e);
-    if (rc)
-        return rc;
-    b->generator = &chat->generator;
-    b->defaults.options = b->how.options;
-    b->defaults.base_seed = b->loaded.seed;
-    b->defaults.tokenizer = moeflux_chat_tokenizer(chat);
-    rc = generator_prepare(b->generator, b->loaded.max_context, e);
-    return rc ? rc : make_workers(b, e);
+    const struct moeflux_pool_options o = {.reuse = MOEFLUX_POOL_BATCH,
+                                           .parallel = b->n_parallel,
+                                           .context = b->loaded.max_context,
+                                           .holds = true};
+    int rc = api_reader_open(&b->reader, b->loaded.chat, b->asked, o.context, NULL, e);
+    b->from = (struct batch_reader){.reader = &b->reader,
+                                    .model = options_model_name(b->options),
+                                    .base_seed = b->loaded.seed,
+                                    .max_bytes = LINES_MAX_BYTES};
+    moeflux_session_free(b->loaded.session);
+    b->loaded.session = NULL;
+    return rc ? rc : moeflux_pool_open(&b->pool, b->loaded.chat, &o, e);
 }
 
 static int start(struct batch *b, struct moeflux_err *e)
@@ -457,7 +376,7 @@ static int start(struct batch *b, struct moeflux_err *e)
         rc = setup_chat(&b->loaded, o, e);
     if (!rc)
         rc = setup_start(&b->loaded, o, (uint32_t)o->ctx_size, e);
-    return rc ? rc : use_chat(b, e);
+    return rc ? rc : open_pool(b, e);
 }
 
 /* Adds to the settings which model it is, and checks the results that are there. A name alone does not tell
@@ -508,7 +427,7 @@ static void tell_counts(const struct batch *b)
         snprintf(there, sizeof there, ", %" PRIu64 " there already", b->n_there);
     snprintf(text, sizeof text,
              "%" PRIu64 " answered, %" PRIu64 " failed%s; %" PRIu64 " of %" PRIu64 " prompt tokens computed",
-             b->n_done, b->n_failed, there, b->n_computed, b->n_prompt);
+             b->n_done, b->n_failed, there, b->prompts.n_computed, b->prompts.n);
     exit_tell(b->options->log_level, EXIT_INFO, text);
 }
 
@@ -516,8 +435,8 @@ static void tell_counts(const struct batch *b)
 static uint64_t prefill_ns(const struct batch *b)
 {
     struct moeflux_stats stats;
-    if (b->n_workers == 1)
-        return b->prefill_ns;
+    if (b->n_parallel == 1)
+        return b->prompts.ns;
     setup_get_stats(&b->loaded, &stats);
     return stats.prefill_ns;
 }
@@ -528,25 +447,21 @@ static void print_stats(struct batch *b)
     batch_times_print(&b->times, &times);
     say_text(&times);
     str_free(&times);
-    stats_print_all(&b->loaded, b->n_computed, prefill_ns(b));
+    stats_print_all(&b->loaded, b->prompts.n_computed, prefill_ns(b));
 }
 
 static int finish(struct batch *b, struct moeflux_err *e)
 {
-    if (b->workers)
-        jobs_close(&b->jobs, "the run has ended");
-    workers_join(b->workers);
-    workers_free(b->workers);
-    jobs_free(&b->jobs);
-    while (b->queue.n > 0)
-        drop_item(b, b->queue.n - 1);
-    queue_free(&b->queue);
+    moeflux_pool_end(b->pool, "the run has ended", 0);
+    while (b->n_items > 0)
+        drop_item(b, b->n_items - 1);
+    moeflux_pool_close(b->pool);
+    api_reader_close(&b->reader);
     batch_times_free(&b->times);
     json_decref(b->seen);
     json_decref(b->settings);
     lines_close(&b->lines);
     setup_close(&b->loaded);
-    request_free(&b->how);
     moeflux_request_free(b->asked);
     return results_close(&b->results, e);
 }
@@ -554,11 +469,9 @@ static int finish(struct batch *b, struct moeflux_err *e)
 int batch_run(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     struct batch b = {.options = o,
-                      .defaults = {.model = options_model_name(o)},
                       .results = {.fd = -1},
                       .lines = {.input.fd = -1},
                       .times = {.lock = PTHREAD_MUTEX_INITIALIZER}};
-    b.defaults.times = &b.times;
     if (signals_catch_interrupt(e))
         return ERR_IO;
     signals_catch_termination();

@@ -11,7 +11,6 @@
 #include "cli/options/flags.h"
 #include "cli/options/options.h"
 #include "cli/output.h"
-#include "sample/sampler_fields.h"
 
 #define MAX_FILE_BYTES ((size_t)1 << 24)
 
@@ -65,24 +64,24 @@ static bool is_same(const struct texts *a, const struct texts *b)
 }
 
 /* A decimal number, not the nearest double of a float: 0.7, not 0.699999988. */
-static json_t *real_of(float x)
+static json_t *real_of(double x)
 {
     char text[32];
-    snprintf(text, sizeof text, "%.7g", (double)x);
+    snprintf(text, sizeof text, "%.7g", x);
     return json_real(strtod(text, NULL));
 }
 
-static void add_sampling(json_t *to, const struct sampler_options *o, const struct sampler_options *usual)
+static void add_sampling(json_t *to, const struct options *o, const struct options *usual)
 {
-    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++) {
-        const struct sampler_field *f = &sampler_fields[i];
-        const void *a = (const char *)o + f->at, *b = (const char *)usual + f->at;
-        if (f->kind == SAMPLER_LIST && !is_same(a, b))
-            add_texts(to, f->name, a);
-        if (f->kind == SAMPLER_WHOLE && *(const uint32_t *)a != *(const uint32_t *)b)
-            json_object_set_new(to, f->name, json_integer(*(const uint32_t *)a));
-        if (f->kind == SAMPLER_REAL && *(const float *)a != *(const float *)b)
-            json_object_set_new(to, f->name, real_of(*(const float *)a));
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++) {
+        const struct moeflux_sampler_field *f = &moeflux_sampler_fields()[i];
+        double x = moeflux_sampler_get(&o->sampling, f);
+        bool is_list = f->kind == MOEFLUX_SAMPLER_LIST;
+        if (is_list && !is_same(&o->dry_breakers, &usual->dry_breakers))
+            add_texts(to, f->name, &o->dry_breakers);
+        if (!is_list && x != moeflux_sampler_get(&usual->sampling, f))
+            json_object_set_new(to, f->name,
+                                f->kind == MOEFLUX_SAMPLER_WHOLE ? json_integer((json_int_t)x) : real_of(x));
     }
 }
 
@@ -115,7 +114,7 @@ json_t *settings_of(const struct options *o)
     json_t *all = json_object();
     options_defaults(&usual);
     json_object_set_new(all, "model", output_json_text(model, strlen(model)));
-    add_sampling(all, &o->sampling, &usual.sampling);
+    add_sampling(all, o, &usual);
     int64_t limit = o->predict == OPTIONS_NOT_GIVEN ? OPTIONS_NO_LIMIT : o->predict;
     add_whole(all, "max_tokens", limit, OPTIONS_NO_LIMIT);
     add_whole(all, "seed", o->seed, usual.seed);
@@ -126,9 +125,9 @@ json_t *settings_of(const struct options *o)
     add_choice(all, "kv_type", "kv-type", o->kv_type, usual.kv_type);
     add_choice(all, "prompt_type", "prompt-type", o->prompt_type, usual.prompt_type);
     if (o->expert_share != usual.expert_share)
-        json_object_set_new(all, "expert_share", real_of(o->expert_share));
+        json_object_set_new(all, "expert_share", real_of((double)o->expert_share));
     if (o->prefer_resident != usual.prefer_resident)
-        json_object_set_new(all, "prefer_resident", real_of(o->prefer_resident));
+        json_object_set_new(all, "prefer_resident", real_of((double)o->prefer_resident));
     add_switch(all, "think", o->think);
     add_switch(all, "no_think", o->no_think);
     add_switch(all, "raw", o->raw);

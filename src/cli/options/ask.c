@@ -22,15 +22,15 @@ static json_t *texts_json(const struct texts *t)
     return list;
 }
 
-static void add_sampling(json_t *to, const struct sampler_options *o)
+static void add_sampling(json_t *to, const struct options *o)
 {
-    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++) {
-        const struct sampler_field *f = &sampler_fields[i];
-        const void *at = (const char *)o + f->at;
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++) {
+        const struct moeflux_sampler_field *f = &moeflux_sampler_fields()[i];
+        double x = moeflux_sampler_get(&o->sampling, f);
         json_object_set_new(to, f->name,
-                            f->kind == SAMPLER_LIST    ? texts_json(at)
-                            : f->kind == SAMPLER_WHOLE ? json_integer(*(const uint32_t *)at)
-                                                       : json_real((double)*(const float *)at));
+                            f->kind == MOEFLUX_SAMPLER_LIST    ? texts_json(&o->dry_breakers)
+                            : f->kind == MOEFLUX_SAMPLER_WHOLE ? json_integer((json_int_t)x)
+                                                               : json_real(x));
     }
 }
 
@@ -49,10 +49,10 @@ static void add_whole(json_t *to, const char *field, int64_t value, int64_t none
 static json_t *fields_of(const struct options *o)
 {
     json_t *all = json_object();
-    add_sampling(all, &o->sampling);
+    add_sampling(all, o);
     add_whole(all, "max_tokens", o->predict, OPTIONS_NOT_GIVEN);
     add_whole(all, "seed", o->seed, -1);
-    add_whole(all, "logprobs", o->logprobs, REQUEST_NO_LOGPROBS);
+    add_whole(all, "logprobs", o->logprobs, OPTIONS_NO_LOGPROBS);
     add_whole(all, "draft_max", o->draft_max, 0);
     add_whole(all, "think_budget", o->think_budget, OPTIONS_NOT_GIVEN);
     add_switch(all, "ignore_eos", o->ignore_eos);

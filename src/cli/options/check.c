@@ -49,7 +49,7 @@ static int check_experts(const struct options *o, struct moeflux_err *e)
 
 static int check_thinking(const struct options *o, struct moeflux_err *e)
 {
-    bool has_effort = o->effort != OPTIONS_NOT_GIVEN, is_none = o->effort == CHAT_EFFORT_NONE - 1;
+    bool has_effort = o->effort != OPTIONS_NOT_GIVEN, is_none = o->effort == 0;
     int rc = refuse(o->think && o->no_think, "--think", "--no-think", e);
     if (!rc)
         rc = refuse(o->think && is_none, "--think", "--effort none", e);
@@ -267,8 +267,7 @@ static int check_bench(struct options *o, struct moeflux_err *e)
 /* Checks how tokens are sampled and drafted. */
 static int check_sampling(const struct options *o, struct moeflux_err *e)
 {
-    struct draft_options draft = {0};
-    int rc = o->draft ? draft_options_parse(&draft, "--draft", o->draft, e) : 0;
+    int rc = moeflux_options_use_draft(NULL, "--draft", o->draft, e);
     return rc ? rc : options_check_sampling(o, e);
 }
 

@@ -15,10 +15,7 @@
 #include "cli/options/foreign.h"
 #include "cli/options/get_flags.h"
 #include "cli/which_model.h"
-#include "generate/logprobs.h"
-#include "generate/model_sampling.h"
-#include "moeflux.h"
-#include "sample/sampler_fields.h"
+#include "moeflux_chat.h"
 
 /* Seeds stay below 2^53 so that every JSON reader gets them exactly. */
 #define MAX_SEED   (((int64_t)1 << 53) - 1)
@@ -106,12 +103,12 @@ static const char LOG_LEVEL[] = "error, warn or info";
 #define SAMPLER_REAL_FLAG(f, name, flags, value, lo, hi, help) REAL(NULL, flags, value, sampling.f, help),
 #define SAMPLER_WHOLE_FLAG(f, name, flags, value, lo, hi, all, help) \
     U32(NULL, flags, value, sampling.f, lo, hi, help),
-#define SAMPLER_LIST_FLAG(f, name, flags, value, help) TEXTS(flags, value, sampling.f, help),
+#define SAMPLER_LIST_FLAG(f, name, flags, value, help) TEXTS(flags, value, dry_breakers, help),
 #define SAMPLING_FLAGS \
     TEXT(NULL, "draft", "KIND", draft, "drafts: off, ngram, mtp[:PATH], file:PATH (auto)"), \
-    INT(NULL, "draft-max", "N", draft_max, 1, DRAFT_MOST, "tokens drafted at once (7)"), \
+    INT(NULL, "draft-max", "N", draft_max, 1, MOEFLUX_MAX_DRAFT, "tokens drafted at once (7)"), \
     INT("s", "seed", "N", seed, -1, MAX_SEED, "random seed, -1: another one each time (-1)"), \
-    SAMPLER_FIELDS(SAMPLER_REAL_FLAG, SAMPLER_WHOLE_FLAG, SAMPLER_LIST_FLAG)
+    MOEFLUX_SAMPLER_FIELDS(SAMPLER_REAL_FLAG, SAMPLER_WHOLE_FLAG, SAMPLER_LIST_FLAG)
 
 static const struct flag run_flags[] = {
     HEADING("Model:"),
@@ -135,7 +132,7 @@ static const struct flag run_flags[] = {
     SAMPLING_FLAGS
     TEXTS("stop", "TEXT", stop, "end the answer before this text; repeatable"),
     TEXT(NULL, "tools", "FILE", tools, "JSON file of tools that the model may call"),
-    INT(NULL, "logprobs", "N", logprobs, 0, LOGPROBS_MAX,
+    INT(NULL, "logprobs", "N", logprobs, 0, MOEFLUX_MAX_LOGPROBS,
         "print log-probabilities and the N likeliest tokens"),
     TEXT(NULL, "json-schema", "FILE", json_schema, "answer in JSON that fits the schema (FILE or text)"),
     SWITCH(NULL, "json-object", json_object, "answer with a JSON object"),
@@ -310,7 +307,7 @@ void options_defaults(struct options *o)
         .think_budget = OPTIONS_NOT_GIVEN,
         .expert_share = 1,
         .seed = -1,
-        .sampling = request_defaults().sampling,
+        .sampling = moeflux_request_sampler_defaults(),
         .host = "127.0.0.1",
         .port = 8080,
         .queue = 64,
@@ -320,8 +317,11 @@ void options_defaults(struct options *o)
         .state_files = 1000,
         .connections = 8,
         .tries = 10,
-        .logprobs = REQUEST_NO_LOGPROBS,
+        .logprobs = OPTIONS_NO_LOGPROBS,
     };
+    struct texts *t = &o->dry_breakers;
+    t->n = o->sampling.n_dry_sequence_breakers;
+    memcpy(t->values, o->sampling.dry_sequence_breakers, t->n * sizeof *t->values);
 }
 
 /* --- the environment and the configuration file --- */
@@ -410,18 +410,17 @@ static bool is_used_default(const struct defaults *d, const struct flag *f)
 /* Notes which settings of the sampler are the user's. */
 static void note_given(struct options *o, const struct defaults_command *c, const bool *given)
 {
-    const size_t base = AT(sampling);
-    for (size_t i = 0; i < c->n; i++)
-        for (size_t k = 0; k < SAMPLER_N_FIELDS && c->flags[i].kind != FLAG_HEADING; k++)
-            if (c->flags[i].at == base + sampler_fields[k].at &&
-                (given[i] || is_used_default(&o->defaults, &c->flags[i])))
-                o->given[k] = true;
+    for (size_t i = 0; i < c->n; i++) {
+        const struct moeflux_sampler_field *f = options_sampler_field(&c->flags[i]);
+        if (f && (given[i] || is_used_default(&o->defaults, &c->flags[i])))
+            o->given[f - moeflux_sampler_fields()] = true;
+    }
 }
 
 /* Replaces the escape sequences of the texts, as llama.cpp does. */
 static int unescape_breakers(struct options *o, struct moeflux_err *e)
 {
-    struct texts *t = &o->sampling.dry_breakers;
+    struct texts *t = &o->dry_breakers;
     size_t bytes = 0, at = 0;
     for (uint32_t i = 0; i < t->n; i++)
         bytes += strlen(t->values[i]) + 1;
@@ -440,7 +439,7 @@ static int unescape_breakers(struct options *o, struct moeflux_err *e)
 /* "none" stands for no texts; what comes after it is added to none. */
 static int take_breakers(struct options *o, struct moeflux_err *e)
 {
-    struct texts *t = &o->sampling.dry_breakers;
+    struct texts *t = &o->dry_breakers;
     uint32_t first = t->n;
     while (first > 0 && strcmp(t->values[first - 1], "none") != 0)
         first--;
@@ -550,10 +549,10 @@ int options_take_model(struct options *o, struct moeflux_err *e)
     size_t failed = 0;
     if (!samples || !o->model)
         return 0;
-    int rc = model_sampling_take(&o->sampling, o->given, o->model, &failed, &why);
+    int rc = moeflux_sampler_take_model(&o->sampling, o->given, o->model, &failed, &why);
     if (!rc)
         return 0;
-    const char *flags = sampler_fields[failed].flags;
+    const char *flags = moeflux_sampler_fields()[failed].flags;
     return err_set(e, rc, "%.400s; --%.*s replaces it", why.text, (int)strcspn(flags, ","), flags);
 }
 
@@ -638,27 +637,38 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->chunk = (uint32_t)o->chunk;
     out->n_parallel = n_parallel(o);
     out->context = (uint32_t)o->ctx_size;
-    struct draft_options draft = {0};
-    if (o->draft) /* options_check has parsed it */
-        draft_options_parse(&draft, "--draft", o->draft, NULL);
-    out->drafter = draft.kind == DRAFT_MTP;
-    out->drafter_file = out->drafter ? draft.path : NULL;
-    out->drafter_auto = draft.kind == DRAFT_AUTO && !o->bench && !o->perplexity;
+    moeflux_options_use_draft(out, "--draft", o->draft, NULL); /* check.c has checked it */
+    out->drafter_auto = out->drafter_auto && !o->bench && !o->perplexity;
     out->profile = o->stats;
+}
+
+const struct moeflux_sampler_field *options_sampler_field(const struct flag *f)
+{
+    const struct moeflux_sampler_field *all = moeflux_sampler_fields();
+    for (size_t i = 0; f->kind != FLAG_HEADING && f->longs && i < MOEFLUX_N_SAMPLER_FIELDS; i++)
+        if (strcmp(f->longs, all[i].flags) == 0)
+            return &all[i];
+    return NULL;
+}
+
+struct moeflux_sampler_options options_sampling(const struct options *o)
+{
+    struct moeflux_sampler_options sampling = o->sampling;
+    sampling.dry_sequence_breakers = o->dry_breakers.values;
+    sampling.n_dry_sequence_breakers = o->dry_breakers.n;
+    return sampling;
 }
 
 int options_check_sampling(const struct options *o, struct moeflux_err *e)
 {
-    int rc = sampler_check(&o->sampling, e);
-    for (size_t i = 0; !rc && i < SAMPLER_N_FIELDS; i++) {
-        const struct sampler_field *f = &sampler_fields[i];
-        float x;
-        if (f->kind != SAMPLER_REAL)
-            continue;
-        memcpy(&x, (const char *)&o->sampling + f->at, sizeof x);
-        if (!((double)x >= f->lo && (double)x <= f->hi))
+    const struct moeflux_sampler_options sampling = options_sampling(o);
+    int rc = moeflux_sampler_check(&sampling, e);
+    for (size_t i = 0; !rc && i < MOEFLUX_N_SAMPLER_FIELDS; i++) {
+        const struct moeflux_sampler_field *f = &moeflux_sampler_fields()[i];
+        double x = moeflux_sampler_get(&sampling, f);
+        if (f->kind == MOEFLUX_SAMPLER_REAL && !(x >= f->lo && x <= f->hi))
             rc = err_set(e, ERR_USAGE, "--%.*s: expected a number from %g to %g, found %g",
-                         (int)strcspn(f->flags, ","), f->flags, f->lo, f->hi, (double)x);
+                         (int)strcspn(f->flags, ","), f->flags, f->lo, f->hi, x);
     }
     return rc;
 }

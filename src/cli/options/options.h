@@ -10,9 +10,7 @@
 #include "cli/options/flags.h"
 #include "cli/options/foreign.h"
 #include "cli/options/number.h"
-#include "moeflux.h"
-#include "generate/request.h"
-#include "sample/sampler_fields.h"
+#include "moeflux_chat.h"
 
 struct moeflux_err;
 struct str;
@@ -36,7 +34,7 @@ enum verb {
     VERB_VERSION,
 };
 
-enum { OPTIONS_NOT_GIVEN = -2, OPTIONS_NO_LIMIT = REQUEST_NO_LIMIT };
+enum { OPTIONS_NOT_GIVEN = -2, OPTIONS_NO_LIMIT = -1, OPTIONS_NO_LOGPROBS = -1 };
 
 enum { BENCH_MAX_PARALLEL = MOEFLUX_MAX_PARALLEL };
 
@@ -53,7 +51,7 @@ struct options {
     float expert_share, prefer_resident;
     int64_t n_cpu_moe;      /* layers; OPTIONS_NOT_GIVEN */
     int64_t active_experts; /* 0: the model's own number */
-    int64_t ctx_size;       /* 0: the smaller of GENERATOR_DEFAULT_CONTEXT and the model's maximum */
+    int64_t ctx_size;       /* 0: the smaller of MOEFLUX_DEFAULT_CONTEXT and the model's maximum */
     int64_t threads, chunk;
     uint64_t memory; /* bytes; 0: a share of what is free */
     /* bytes: one for each device, or one for all; none: a share of what is free */
@@ -68,7 +66,7 @@ struct options {
     const char *state_format;                   /* "v2" or "v3"; NULL: v3 */
     const char *resume;                         /* name of a saved conversation */
     bool raw, think, no_think, show_think;
-    int effort;           /* enum chat_effort less one; OPTIONS_NOT_GIVEN */
+    int effort;           /* index of the choices, 0: none; OPTIONS_NOT_GIVEN */
     int64_t think_budget; /* tokens; OPTIONS_NOT_GIVEN */
 
     bool ordered;               /* results in the order of the lines */
@@ -80,17 +78,18 @@ struct options {
     const char *shard;          /* "I/N"; shard_i and shard_n are its parts */
     uint32_t shard_i, shard_n;  /* every shard_n-th line from line shard_i on, 1 <= shard_i <= shard_n */
 
-    int64_t predict;                 /* tokens; OPTIONS_NO_LIMIT; OPTIONS_NOT_GIVEN */
-    int64_t seed;                    /* -1: a random one */
-    const char *draft;               /* draft_options_parse; NULL: auto */
-    int64_t draft_max;               /* tokens; 0: DRAFT_MOST */
-    struct sampler_options sampling; /* without seed and bias */
-    char *breakers;                  /* owned: the texts of sampling.dry_breakers, without escape sequences */
-    /* [i] of sampler_fields: set by the command line or the user's file; else a model may set it */
-    bool given[SAMPLER_N_FIELDS];
+    int64_t predict;                         /* tokens; OPTIONS_NO_LIMIT; OPTIONS_NOT_GIVEN */
+    int64_t seed;                            /* -1: a random one */
+    const char *draft;                       /* moeflux_options_use_draft; NULL: auto */
+    int64_t draft_max;                       /* tokens; 0: MOEFLUX_MAX_DRAFT */
+    struct moeflux_sampler_options sampling; /* its numbers (options_sampling) */
+    struct texts dry_breakers;
+    char *breakers; /* owned: these texts without escape sequences */
+    /* [i] of moeflux_sampler_fields: set by the command line or the user's file; else a model may set it */
+    bool given[MOEFLUX_N_SAMPLER_FIELDS];
     struct texts stop;
     const char *tools;                 /* a file */
-    int64_t logprobs;                  /* number of likeliest tokens for each; REQUEST_NO_LOGPROBS */
+    int64_t logprobs;                  /* number of likeliest tokens for each; OPTIONS_NO_LOGPROBS */
     const char *json_schema, *grammar; /* files; json_schema may be the text itself */
     bool json_object;                  /* no more than one of these three is given */
     bool ignore_eos;
@@ -171,6 +170,10 @@ const char *options_cpu_isa(const struct options *o);
 /* Fills what the engine is opened with; `progress` stays as it is. */
 void options_engine(const struct options *o, struct moeflux_options *out);
 
+/* Returns the option of the sampler that a flag sets; NULL: none. */
+const struct moeflux_sampler_field *options_sampler_field(const struct flag *f);
+/* Returns the options of the sampler without seed and bias; the texts are borrowed. */
+struct moeflux_sampler_options options_sampling(const struct options *o);
 /* Checks the options of the sampler. ERR_USAGE. */
 int options_check_sampling(const struct options *o, struct moeflux_err *e);
 

@@ -13,21 +13,13 @@
 #include "cli/options/options.h"
 #include "cli/say.h"
 #include "cli/talk/talk.h"
-#include "sample/sampler_fields.h"
+#include "moeflux_chat.h"
 
 /* ---- /set ---- */
 
-static const struct sampler_field *field_of(const struct flag *f)
-{
-    for (size_t i = 0; i < SAMPLER_N_FIELDS; i++)
-        if (f->at == offsetof(struct options, sampling) + sampler_fields[i].at)
-            return &sampler_fields[i];
-    return NULL;
-}
-
 static bool may_set(const struct flag *f)
 {
-    return field_of(f) || f->at == offsetof(struct options, predict) ||
+    return options_sampler_field(f) || f->at == offsetof(struct options, predict) ||
            f->at == offsetof(struct options, seed) || f->at == offsetof(struct options, think_budget);
 }
 
@@ -60,17 +52,16 @@ static void show_texts(const char *name, int n, const struct texts *t)
 
 static void show_one(const struct options *o, const struct flag *f)
 {
-    const struct sampler_field *field = field_of(f);
+    const struct moeflux_sampler_field *field = options_sampler_field(f);
     const void *at = (const char *)o + f->at;
     const char *name = f->longs;
     int n = (int)strcspn(name, ",");
-    if (field && field->kind == SAMPLER_REAL)
-        say("  %-24.*s %.6g\n", n, name, (double)*(const float *)at);
-    else if (field && field->kind == SAMPLER_WHOLE)
-        say("  %-24.*s %u\n", n, name, *(const uint32_t *)at);
-    else if (field && field->kind == SAMPLER_LIST)
-        show_texts(name, n, at);
-    else if (!field)
+    if (field && field->kind == MOEFLUX_SAMPLER_LIST)
+        show_texts(name, n, &o->dry_breakers);
+    else if (field)
+        say(field->kind == MOEFLUX_SAMPLER_REAL ? "  %-24.*s %.6g\n" : "  %-24.*s %.0f\n", n, name,
+            moeflux_sampler_get(&o->sampling, field));
+    else
         say("  %-24.*s %lld\n", n, name,
             *(const int64_t *)at == OPTIONS_NOT_GIVEN ? -1LL : (long long)*(const int64_t *)at);
 }
@@ -94,7 +85,7 @@ static int set_one(struct options *next, const struct flag *f, const char *value
         escapes_replace(*text);
     int rc = flags_set(f, *text ? *text : value, next, e);
     if (!rc && *text && strcmp(value, "none") == 0)
-        next->sampling.dry_breakers.n = 0;
+        next->dry_breakers.n = 0;
     return rc ? rc : options_check_sampling(next, e);
 }
 
@@ -165,11 +156,18 @@ int adjust_set(struct talk *t, const char *argument, struct moeflux_err *e)
 
 /* ---- /think ---- */
 
+/* Copies a word of --effort; NULL: there are no more. */
+static const char *effort_word(uint32_t i, char word[FLAG_CHOICE_TEXT])
+{
+    const struct defaults_command *run = &options_commands[0];
+    return flags_choice(flags_find(run->flags, run->n, "effort"), i, word);
+}
+
 static const char *name_of(const struct options *o, char *buf, size_t cap)
 {
-    static const char *const efforts[] = {"off", "minimal", "low", "medium", "high", "xhigh"};
+    char word[FLAG_CHOICE_TEXT];
     if (o->effort != OPTIONS_NOT_GIVEN)
-        snprintf(buf, cap, "%s", efforts[o->effort]);
+        snprintf(buf, cap, "%s", o->effort ? effort_word((uint32_t)o->effort, word) : "off");
     else
         snprintf(buf, cap, "%s", o->think ? "on" : o->no_think ? "off" : "auto");
     return buf;
@@ -177,17 +175,21 @@ static const char *name_of(const struct options *o, char *buf, size_t cap)
 
 static int take(struct options *o, const char *word, struct moeflux_err *e)
 {
-    enum chat_effort effort = chat_effort_find(word);
+    char name[FLAG_CHOICE_TEXT];
+    int effort = 0;
     o->think = strcmp(word, "on") == 0;
     o->no_think = strcmp(word, "off") == 0;
     o->effort = OPTIONS_NOT_GIVEN;
     if (o->think || o->no_think || strcmp(word, "auto") == 0)
         return 0;
-    if (effort == CHAT_N_EFFORTS)
+    const char *wanted = strcmp(word, "max") == 0 ? "xhigh" : word; /* requests have it, too */
+    while (effort_word((uint32_t)effort, name) && strcmp(name, wanted) != 0)
+        effort++;
+    if (!effort_word((uint32_t)effort, name))
         return err_set(e, ERR_USAGE,
                        "/think: expected on, off, auto, minimal, low, medium, high or xhigh, found \"%.40s\"",
                        word);
-    o->effort = (int)effort - 1;
+    o->effort = effort;
     return 0;
 }
 
