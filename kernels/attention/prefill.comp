@@ -11,8 +11,8 @@
 //   tiles (GPUs): 16 x 16 invocations, float32. Tolerance 1e-5 of the largest output after the merge.
 //   matrices (COOP, attention_prefill_coop; attention/prefill_coop.glsl): queries, keys, values and weights
 //     in float16, scores and sums in float32, 16 x 16 x 16 at a time (lib/matrices.glsl). KEY_DIM and
-//     VALUE_DIM are multiples of 16. Tolerance 3e-3. RECORDS: one token of each of many sequences, z =
-//     sequences, y is that of the sequence with the most splits; with HALVES, 1e-5 of a float16 cache's result
+//     VALUE_DIM are multiples of 16. Tolerance 3e-3. RECORDS: a token of each of many sequences; z =
+//     sequences, y is that of the one with the most splits. HALVES: tolerance 2e-5 with a float16 cache
 // variants: plain coop eachcoop
 #version 460
 #include "lib/memory.glsl"
@@ -31,8 +31,8 @@ layout(constant_id = 13) const uint SINKS = 0;
 ARGS(attention_prefill_args)
 
 layout(constant_id = 9) const uint ROWS = 64; // matrices: 16 or 32 (queries in shared memory), 64 or 128
-// 1 (matrices of the known layout, ROWS 16): rows 8 to 15 are what float16 drops of rows 0 to 7, of queries and
-// of weights
+// 1 (matrices of the known layout, ROWS 16): rows 8 to 15 are what float16 drops of rows 0 to 7, of
+// queries and of weights
 layout(constant_id = 15) const uint HALVES = 0;
 const uint TILE_ROWS = HALVES != 0 ? ROWS / 2 : ROWS; // rows of the chunk in a tile
 const float LOWEST = -3.0e38; // finite, so that a difference of two is never NaN

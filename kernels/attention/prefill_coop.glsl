@@ -6,8 +6,9 @@
 // QUERIES_SHARED, in shared memory: the numbers are the same. Softmax runs over shared memory or, with
 // KNOWN_LAYOUT, in the registers of the matrices (prefill_frag.glsl).
 //
-// One token's heads seldom fill the 16 rows of a matrix. With HALVES the rows that are left make the results as
-// exact as float32: a query is the sum of two rows' halves, and so is a weight. A float16 cache has no more.
+// One token's heads seldom fill the 16 rows of a matrix. With HALVES the rows that are left make the
+// results as exact as float32: a query is the sum of two rows' halves, and so is a weight. A float16
+// cache has no more.
 #ifndef ATTENTION_COOP_GLSL
 #define ATTENTION_COOP_GLSL
 

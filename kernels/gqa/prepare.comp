@@ -3,8 +3,8 @@
 // values to the cache; with norms_values the values are divided by the rms of their heads. Values have
 // VALUE_DIM channels, at most head_dim, and are multiplied by VALUE_SCALE.
 // Grid: x = n_heads queries, n_kv_heads keys, n_kv_heads values; with NORM_ALL one workgroup for all of them;
-// y = tokens; RECORDS: z = sequences. A head is WORKGROUP invocations with PER_LANE channels each. PER_LANE is 1 on a GPU, where
-// everything is loaded at once and the code stays short. float32 sums. Tolerance 2e-6.
+// y = tokens; RECORDS: z = sequences. A head is WORKGROUP invocations with PER_LANE channels each. PER_LANE
+// is 1 on a GPU, where everything is loaded at once and the code stays short. float32 sums. Tolerance 2e-6.
 // variants: plain each
 #version 460
 #include "lib/memory.glsl"

@@ -328,10 +328,10 @@ Part load_part_of(Block b, uint part)
 
 // --------------------------------------------------------------------------------------------------- pieces
 //
-// A byte of some formats has codes of four parts. A piece is what a lane takes in a product of few tokens: quarter
-// g of each of the parts 4 h .. 4 h + 3 is piece 4 h + g, so that each byte is loaded once. In other formats, and
-// with BY_PARTS, a piece is a part. (Q4_K's bytes have codes of two parts, each with one scale: pieces of both
-// need twice as many scales and are no faster.)
+// A byte of some formats has codes of four parts. A piece is what a lane takes in a product of few
+// tokens: quarter g of each of the parts 4 h .. 4 h + 3 is piece 4 h + g, so that each byte is loaded
+// once. In other formats, and with BY_PARTS, a piece is a part. (Q4_K's bytes have codes of two parts,
+// each with one scale: pieces of both need twice as many scales and are no faster.)
 #ifdef BY_PARTS
 const bool IS_STRIDED = false;
 #else

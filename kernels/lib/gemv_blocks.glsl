@@ -1,9 +1,9 @@
-// gemv_blocks.glsl - gemv_lanes.glsl's pieces for matrices that are all in one block format: 32 columns of a row
-// (dequant_blocks.glsl). A piece's loads are in flight until it is added; its bytes and scales are made then.
-// Quarters with one scale add scale * sum((byte - ZERO) x) + bias * sum(x); with DENORM,
-// 2^24 scale * sum(byte 2^-24 x) + (bias - ZERO scale) * sum(x). The order of the sums depends on the columns
-// alone. (On an H200 it was slower by a quarter to load the bytes of neighbouring lanes' blocks as one run of
-// vectors and to take the parts from shared memory.)
+// gemv_blocks.glsl - gemv_lanes.glsl's pieces for matrices that are all in one block format: 32 columns
+// of a row (dequant_blocks.glsl). A piece's loads are in flight until it is added; its bytes and scales
+// are made then. Quarters with one scale add scale * sum((byte - ZERO) x) + bias * sum(x); with DENORM,
+// 2^24 scale * sum(byte 2^-24 x) + (bias - ZERO scale) * sum(x). The order of the sums depends on the
+// columns alone. (On an H200 it was slower by a quarter to load the bytes of neighbouring lanes' blocks
+// as one run of vectors and to take the parts from shared memory.)
 
 struct Step {
     Part parts[MAX_ROWS];
@@ -44,8 +44,8 @@ vec4 numbers_in(uint bytes)
     return vec4(even.x, odd.x, even.y, odd.y);
 }
 
-// Adds the quarters of a step, from `first` on, that have a scale in common. x_at: the place of the piece's first
-// columns in the tile.
+// Adds the quarters of a step, from `first` on, that have a scale in common. x_at: the place of the
+// piece's first columns in the tile.
 void add_quarters(inout float acc[MAX_ACC], Step s, uint x_at, uint first)
 {
     const uint n_rows = MATRICES * ROWS;

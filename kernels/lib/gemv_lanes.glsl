@@ -68,8 +68,8 @@ const uint SUMS = MATRICES * ROWS * TOKENS; // sums of a block
 shared vec4 xs[TOKENS * XS_STRIDE];
 shared float split_sums[SPLIT > 1 ? SUBGROUPS * SUMS : 1];
 
-// Returns the place of columns 4 * c4 .. 4 * c4 + 3 of vector t in the tile, counted in the order of pieces. The
-// eight vec4 of 32 columns lie in eight rows.
+// Returns the place of columns 4 * c4 .. 4 * c4 + 3 of vector t in the tile, counted in the order of
+// pieces. The eight vec4 of 32 columns lie in eight rows.
 uint xs_index(uint t, uint c4)
 {
     return t * XS_STRIDE + (c4 & 7u) * (UNITS + 1) + (c4 >> 3);

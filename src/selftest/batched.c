@@ -45,7 +45,8 @@ static double is_other(struct kernel_test *l, struct test_buffer *const both[2],
     return error;
 }
 
-/* Returns the largest difference of the n numbers that the device wrote into both, relative to the largest. */
+/* Returns the largest difference of the n numbers that the device wrote into both, relative to the
+ * largest. */
 static double distance(struct kernel_test *l, struct test_buffer *const both[2], uint64_t n)
 {
     float *a = mem_new(n, sizeof *a, &l->err), *b = mem_new(n, sizeof *b, &l->err);
@@ -164,8 +165,42 @@ static const struct test_buffer *make_lists(struct kernel_test *l, const struct 
     return chosen;
 }
 
-/* Runs sequences of n different lengths, together and alone. All positions but the last one share their rows in
- * the cache. on_matrices: on matrix units, where there are some, also with float32's accuracy. */
+static void run_alone(struct kernel_test *l, const struct gqa *op, const struct gqa_call *call,
+                      bool on_matrices)
+{
+    struct exec *x = l->side[KT_DEVICE];
+    exec_begin(x);
+    if (on_matrices)
+        gqa_run_concurrent(op, x, call, 1);
+    else
+        gqa_run(op, x, call);
+    kt_finish(l, KT_DEVICE);
+}
+
+/* Runs the calls together, into out[0], and each alone, into out[1], n_out numbers. Returns 1 if their bits
+ * differ; on matrices, else, how far they are from float32's results. */
+static double together_and_alone(struct kernel_test *l, const struct gqa *op, struct gqa_call *calls,
+                                 uint32_t n, struct test_buffer *const out[2], bool on_matrices,
+                                 uint64_t n_out)
+{
+    struct exec *x = l->side[KT_DEVICE];
+    exec_begin(x);
+    gqa_run_concurrent(op, x, calls, n);
+    kt_finish(l, KT_DEVICE);
+    for (uint32_t i = 0; i < n; i++) {
+        calls[i].dst = out[1]->on[KT_DEVICE].address + i * (n_out / n) * sizeof(float);
+        run_alone(l, op, &calls[i], on_matrices);
+    }
+    double other = is_other(l, out, n_out * sizeof(float));
+    if (!on_matrices || other != 0)
+        return other;
+    for (uint32_t i = 0; i < n; i++)
+        run_alone(l, op, &calls[i], false);
+    return distance(l, out, n_out);
+}
+
+/* Runs sequences of n different lengths, together and alone. All positions but the last one share their rows
+ * in the cache. on_matrices: on matrix units, where there are some, also with float32's accuracy. */
 static void attention_case(struct kernel_test *l, const struct gqa_shape *c, const uint32_t *pos, uint32_t n,
                            bool on_matrices)
 {
@@ -220,35 +255,54 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
             .stride = stride,
             .use_f16 = on_matrices,
             .may_use_matrices = on_matrices};
-    exec_begin(x);
-    gqa_run_concurrent(&op, x, calls, n);
-    kt_finish(l, KT_DEVICE);
-    for (uint32_t i = 0; i < n; i++) {
-        calls[i].dst = out[1]->on[KT_DEVICE].address + i * row * sizeof(float);
-        exec_begin(x);
-        if (on_matrices)
-            gqa_run_concurrent(&op, x, &calls[i], 1);
-        else
-            gqa_run(&op, x, &calls[i]);
-        kt_finish(l, KT_DEVICE);
-    }
-    double other = is_other(l, out, n * row * sizeof(float));
-    for (uint32_t i = 0; on_matrices && i < n; i++) {
-        exec_begin(x);
-        gqa_run(&op, x, &calls[i]);
-        kt_finish(l, KT_DEVICE);
-    }
+    double error = together_and_alone(l, &op, calls, n, out, on_matrices, n * row);
     char text[128];
     snprintf(text, sizeof text, "%u/%u heads of %u%s%s%s, %u sequences batched", c->n_heads, c->n_kv_heads,
              c->head_dim, c->choice.ratio ? ", chosen blocks" : "",
              c->kv_type == KV_TYPE_Q8_0 ? ", q8_0 cache" : "", on_matrices ? ", on matrices" : "", n);
     exec_buffer_free(x, &partial);
     gqa_close(&op, x);
-    if (on_matrices && other == 0)
-        kt_report(l, "attention", text, distance(l, out, n * row),
-                  c->kv_type == KV_TYPE_Q8_0 ? KT_F16_BOUND : MATRICES_BOUND);
-    else
-        kt_report(l, "attention", text, other, 0);
+    bool is_rounded = on_matrices && c->kv_type == KV_TYPE_Q8_0;
+    kt_report(l, "attention", text, error, is_rounded ? KT_F16_BOUND : on_matrices ? MATRICES_BOUND : 0);
+}
+
+static void attention_cases(struct kernel_test *l, uint32_t most)
+{
+    static const uint32_t pos[MOST] = {700, 0, 255, 1023, 1024, 1300, 31, 256};
+    static const struct gqa_shape odd = {.n_heads = 6,
+                                         .n_kv_heads = 2,
+                                         .head_dim = 64,
+                                         .rotary_dim = 32,
+                                         .eps = 1e-6f,
+                                         .kv_type = KV_TYPE_F32,
+                                         .gated = true,
+                                         .norm = ATTENTION_NORM_HEADS};
+    static const struct gqa_shape plain = {.n_heads = 6,
+                                           .n_kv_heads = 3,
+                                           .head_dim = 36,
+                                           .rotary_dim = 36,
+                                           .eps = 1e-6f,
+                                           .kv_type = KV_TYPE_F16,
+                                           .norm = ATTENTION_NORM_HEADS,
+                                           .biased = true};
+    struct gqa_shape chosen = odd, plain_q8 = plain, halves = odd, sunk = odd;
+    halves.kv_type = sunk.kv_type = KV_TYPE_F16;
+    halves.n_heads = 40; /* more than a tile's */
+    sunk.gated = false;
+    sunk.sinks = true;
+    sunk.window = 300;
+    chosen.kv_type = KV_TYPE_F16;
+    chosen.choice = (struct kv_choice){.ratio = 4, .budget = 50};
+    attention_case(l, &odd, pos, most, false);
+    attention_case(l, &plain, pos, 3, false);
+    attention_case(l, &chosen, pos, most, false);
+    chosen.kv_type = plain_q8.kv_type = KV_TYPE_Q8_0;
+    attention_case(l, &plain_q8, pos, most, false);
+    attention_case(l, &chosen, pos, 3, false);
+    attention_case(l, &halves, pos, most, true);
+    attention_case(l, &sunk, pos, 3, true);
+    halves.kv_type = KV_TYPE_Q8_0;
+    attention_case(l, &halves, pos, 3, true);
 }
 
 /* Wide: one token's workgroups are twice as large as gemv_plan_for has them (ops/linear/gemv_plan.c). */
@@ -287,31 +341,6 @@ void selftest_batched_cases(struct kernel_test *l)
         {2, {67, 140}, {FORMAT_Q4, FORMAT_Q4}, 5120, true, true, 0}, /* whole, with 16 lanes */
         {2, {67, 140}, {FORMAT_Q4, FORMAT_Q4}, 7168, true, true, 0}, /* and on a GPU */
         {1, {258}, {FORMAT_BF16}, 9216, true, false, 0}};
-    static const struct gqa_shape odd = {.n_heads = 6,
-                                         .n_kv_heads = 2,
-                                         .head_dim = 64,
-                                         .rotary_dim = 32,
-                                         .eps = 1e-6f,
-                                         .kv_type = KV_TYPE_F32,
-                                         .gated = true,
-                                         .norm = ATTENTION_NORM_HEADS};
-    static const struct gqa_shape plain = {.n_heads = 6,
-                                           .n_kv_heads = 3,
-                                           .head_dim = 36,
-                                           .rotary_dim = 36,
-                                           .eps = 1e-6f,
-                                           .kv_type = KV_TYPE_F16,
-                                           .norm = ATTENTION_NORM_HEADS,
-                                           .biased = true};
-    struct gqa_shape chosen = odd, plain_q8 = plain, halves = odd, sunk = odd;
-    halves.kv_type = sunk.kv_type = KV_TYPE_F16;
-    halves.n_heads = 40; /* more than a tile's */
-    sunk.gated = false;
-    sunk.sinks = true;
-    sunk.window = 300;
-    chosen.kv_type = KV_TYPE_F16;
-    chosen.choice = (struct kv_choice){.ratio = 4, .budget = 50};
-    static const uint32_t pos[MOST] = {700, 0, 255, 1023, 1024, 1300, 31, 256};
     uint32_t most = exec_get_caps(l->side[KT_DEVICE]).max_invariant,
              n_products = sizeof products / sizeof *products;
     for (uint32_t i = 0; i < (kt_is_brief(l) ? (n_products + 1) / 2 : n_products); i++) {
@@ -322,14 +351,5 @@ void selftest_batched_cases(struct kernel_test *l)
     }
     l->is_rest = false;
     product_case(l, &products[0], 2);
-    attention_case(l, &odd, pos, most, false);
-    attention_case(l, &plain, pos, 3, false);
-    attention_case(l, &chosen, pos, most, false);
-    chosen.kv_type = plain_q8.kv_type = KV_TYPE_Q8_0;
-    attention_case(l, &plain_q8, pos, most, false);
-    attention_case(l, &chosen, pos, 3, false);
-    attention_case(l, &halves, pos, most, true);
-    attention_case(l, &sunk, pos, 3, true);
-    halves.kv_type = KV_TYPE_Q8_0;
-    attention_case(l, &halves, pos, 3, true);
+    attention_cases(l, most);
 }

@@ -89,8 +89,8 @@ enum {
     HALVES_SPEC,
     PREFILL_N_SPEC
 };
-/* Tokens of many sequences on matrices. MATRIX_ROWS, MATRIX_LANES: a workgroup's rows, twice its heads, and its
- * invocations. MATRIX_POSITIONS, MATRIX_SPLITS: fewest positions of a split, most splits. */
+/* Tokens of many sequences on matrices. MATRIX_ROWS, MATRIX_LANES: a workgroup's rows, twice its heads, and
+ * its invocations. MATRIX_POSITIONS, MATRIX_SPLITS: fewest positions of a split, most splits. */
 enum { MATRIX_ROWS = 16, MATRIX_LANES = 64, MATRIX_POSITIONS = 256, MATRIX_SPLITS = 64 };
 /* Fewest positions for which attention/prefill.comp is faster for one token, too, if the token's heads fill a
  * tile. On an H200 128 heads over latents of 512 + 64 take 0.36 ms for 2,000 and 0.37 for 16,384 positions;
@@ -350,8 +350,8 @@ static bool f16_fits(const struct attention_shape *s, const struct exec_caps *c)
            c->max_shared_bytes;
 }
 
-/* Opens the kernel of attention_matrices_take. tiles: the constants of the float16 kernel that takes queries from
- * shared memory. */
+/* Opens the kernel of attention_matrices_take. tiles: the constants of the float16 kernel that takes queries
+ * from shared memory. */
 static int open_matrices(struct attention *op, struct exec *x, const uint32_t tiles[PREFILL_N_SPEC],
                          struct moeflux_err *e)
 {

@@ -11,8 +11,9 @@
  * over the row. DECODE_GROUP: lanes of a head. The work besides the rows, which all lanes of a workgroup take
  * part in, takes longer the more there are (H200, 35B-A3B: 6.2 us with 512, 6.5 with 1,024). */
 enum { DECODE_PARTS = 8, DECODE_GROUP = 512 };
-/* EACH_GROUP: lanes of a head of one of many sequences. Several such workgroups fit a processor, so that some load
- * states while others compute (H200, 128 sequences: 155 us with 256 lanes, 180 with 512, 196 with 1,024). */
+/* EACH_GROUP: lanes of a head of one of many sequences. Several such workgroups fit a processor, so that
+ * some load states while others compute (H200, 128 sequences: 155 us with 256 lanes, 180 with 512, 196 with
+ * 1,024). */
 enum { EACH_GROUP = 256 };
 
 static uint32_t parts_for(const struct exec_caps *c, uint32_t k_dim)

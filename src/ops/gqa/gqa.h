@@ -66,7 +66,7 @@ struct gqa_call {
     uint64_t dst;        /* f32 [n][n_heads * value_dim] */
     uint32_t n, pos, stride, layer_off;
     bool use_f16; /* many tokens may be computed in float16 if the device is fast at it */
-    /* in gqa_run_concurrent: matrix units may compute it (attention_matrices_take), and it has a `q` */
+    /* gqa_run_concurrent: matrix units may compute it (attention_matrices_take), and it has a `q` */
     bool may_use_matrices;
 };
 

@@ -275,9 +275,9 @@ static bool streams_short(const struct exec_caps *c, const struct gemv_shape *s,
  * vector for few rows (GLM-4.5's experts, 2 x 1,536 x 5,120, H100: 12 us of 162 of a layer less). */
 enum { PAIRS_LANES = 512 };
 
-/* BLOCK_GROUPS: workgroups a processor from which on a subgroup takes more than two rows of a block format, whose
- * pieces take several times as many registers as others (H200, Q4_K: 248,320 x 2,048 with 4 rows 129 us instead of
- * 146; 2,048 x 4,096 7.2 instead of 6.3). */
+/* BLOCK_GROUPS: workgroups a processor from which on a subgroup takes more than two rows of a block format,
+ * whose pieces take several times as many registers as others (H200, Q4_K: 248,320 x 2,048 with 4 rows 129
+ * us instead of 146; 2,048 x 4,096 7.2 instead of 6.3). */
 enum { BLOCK_GROUPS = 4 };
 
 /* Returns whether so many rows of `blocks` subgroups leave processors idle, or need too many registers. */

@@ -40,7 +40,8 @@ struct gemv_plan {
     uint32_t spec[GEMV_N_SPEC];
     uint32_t workgroup_rows, workgroup, tokens;
 };
-/* Returns the columns of which a tile is a multiple: pieces of a block format may need all columns of a block. */
+/* Returns the columns of which a tile is a multiple: pieces of a block format may need all columns of a
+ * block. */
 uint32_t gemv_tile_unit(uint64_t formats);
 /* Returns the pieces of a row as kernels/lib/gemv_lanes.glsl and, if gemv_has_steps, gemv_extended.glsl cut
  * it; 0: their number differs between these formats. */
