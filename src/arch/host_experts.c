@@ -161,6 +161,7 @@ static struct experts_call call_of(const struct host_experts *h, const struct ho
                                  .chunk = c->n,
                                  .scratch = h->scratch.address,
                                  .skip = part->skip,
+                                 .part = part->part,
                                  .more = part->more_rounds};
 }
 
