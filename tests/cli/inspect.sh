@@ -18,7 +18,7 @@ out_has '100 %.*this plan'
 out_has '^The device: .*experts .*resident'
 out_has '  on the CPU  *[0-9.]* .B/s  '
 out_has '  --experts cpu  *[0-9.]* ms'
-out_has '  --[a-z-]* [a-z0-9]*  *[0-9.]* ms  .*fastest$'
+out_has '  --[a-z-]* [a-z0-9:.]*  *[0-9.]* ms  .*fastest$'
 out_lacks ' $'
 
 claim no_measure_prints_what_files_and_memory_show
