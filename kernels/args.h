@@ -244,6 +244,11 @@ ARGS_SIZE(cast_f16_args, 40);
 /* Replaces an expert's number if the token has fewer experts than others (router.h). */
 #define NO_EXPERT 0xffffffffu
 
+/* Whether the CPU computes an expert, if it computes n_cpu of each layer's n_experts next to a device.
+ * They are spread evenly over the numbers. */
+#define IS_CPU_EXPERT(expert, n_cpu, n_experts)                                                              \
+    (((expert) + 1u) * (n_cpu) / (n_experts) > (expert) * (n_cpu) / (n_experts))
+
 struct router_softmax_args {
     ADDR logits;  /* [n][stride]; each row begins with n_experts logits */
     ADDR idx;     /* u32 [n][top_k], best first */
@@ -392,8 +397,11 @@ struct experts_prefill_mix_args {
     U32 slots;               /* parts of a token */
     U32 from_slot, end_slot; /* the parts that are added up; part top_k is the shared expert's */
     F32 gating;              /* see ops/gating.h; that of shared_act */
+    /* n_cpu 0: all experts are added up; else those that IS_CPU_EXPERT names (is_cpus 1), or the others
+     * (0) */
+    U32 n_cpu, n_experts, is_cpus, pad;
 };
-ARGS_SIZE(experts_prefill_mix_args, 88);
+ARGS_SIZE(experts_prefill_mix_args, 104);
 
 struct head_gate_args {
     ADDR x;    /* [n][n_heads * dim], in place */

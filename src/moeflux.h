@@ -153,6 +153,11 @@ struct moeflux_options {
      * own memory computes copies of the experts. With several devices the rule holds for each of them; a
      * device that is the cpu computes its own experts. MOEFLUX_ERR_USAGE: no device is a GPU. */
     uint32_t n_cpu_layers;
+    /* Share of each layer's routed experts that are kept in host memory and computed by the CPU while the
+     * device computes the others, more than 0 and less than 1; 0: none. The number of an expert decides.
+     * The rest is as with n_cpu_layers. MOEFLUX_ERR_USAGE: n_cpu_layers is given too, or no device is a
+     * GPU. */
+    float cpu_share;
     /* Host memory for experts and checkpoints in bytes; 0: chosen from what is free. Where device memory is
      * host memory, this limits the cache of experts itself. */
     uint64_t memory_bytes;
@@ -240,6 +245,7 @@ struct moeflux_model_info {
     const char *expert_io; /* how experts are read, and why */
     bool experts_resident; /* every expert is in the cache: nothing is read after open */
     uint32_t n_cpu_layers; /* the first layers, whose routed experts are computed by the CPU */
+    float cpu_share;       /* moeflux_options.cpu_share: so many of their experts; 0: all */
     bool f16_products;     /* prompts use float16 products and float32 sums on at least one device */
 };
 struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m);
@@ -289,8 +295,8 @@ struct moeflux_stats { /* since open or the last moeflux_model_reset_stats */
     uint64_t n_preferred; /* part of n_chosen: taken because resident (moeflux_options.prefer_resident) */
     uint64_t n_slots, n_host_slots, slot_bytes; /* size of the cache of experts */
     uint64_t n_pinned;                          /* slots that are never evicted (moeflux_options.pin) */
-    /* Chosen experts that the CPU computed (moeflux_options.n_cpu_layers), summed over tokens and layers, and
-     * its time. */
+    /* Chosen experts that the CPU computed (moeflux_options.n_cpu_layers, cpu_share), summed over tokens
+     * and layers, and its time. */
     uint64_t n_cpu_experts, cpu_experts_ns;
     uint64_t n_cpu_slots;                    /* part of n_slots: in host memory, for the CPU */
     uint64_t n_predicted, n_predicted_right; /* experts predicted before the router chose; those it chose */
@@ -757,7 +763,8 @@ struct moeflux_plan {
     uint64_t n_slots, n_host_slots;              /* experts that device and host have room for */
     uint64_t n_pinned;                           /* slots that are never evicted (moeflux_options.pin) */
     uint32_t n_cpu_layers;                       /* the first layers, whose routed experts the CPU computes */
-    uint64_t n_cpu_experts, n_cpu_slots;         /* their experts; those that host memory has room for */
+    float cpu_share;                             /* moeflux_options.cpu_share: so many of them; 0: all */
+    uint64_t n_cpu_experts, n_cpu_slots;         /* these experts; those that host memory has room for */
     /* Most bytes of experts on the device, and on the host where that is other memory (else 0). */
     uint64_t device_room_bytes, host_room_bytes;
     uint64_t cpu_scratch_bytes; /* host memory for computing experts on the CPU, and for n-gram rows */

@@ -23,7 +23,7 @@
 
 layout(constant_id = 12) const uint LANES = 16; // a power of two, at most SUBGROUP
 layout(constant_id = 13) const uint TEAMS = 1;
-layout(constant_id = 14) const uint DROPS = 0; // 1: tokens may have fewer than top_k experts
+layout(constant_id = 14) const uint DROPS = 0; // 1: some of a token's top_k experts may be left out
 layout(constant_id = 15) const uint BIASED = 0; // 1: each expert's rows have biases; excludes a shared expert
 
 const uint SLOTS = SUBGROUPS / TEAMS;          // slots of a pass

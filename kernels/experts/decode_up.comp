@@ -10,10 +10,11 @@
 // then the shared one; z = tokens. float32 sums. Tolerance 1e-5 of the largest output.
 // CHOOSES: the choice is made here, by the rules of router/softmax.comp. Each workgroup of a routed expert
 // finds its own expert, which takes less time than a dispatch. A workgroup of the last slot also writes idx
-// and weights while its matrix is loaded. The caller makes sure that the table has every expert that idx
-// names and that is not skipped.
+// and weights while its matrix is loaded. Without DROPS the caller makes sure that the table has every expert
+// that idx names and that is not skipped.
 // BIASED: products get the expert's biases. GATING: the activation (ops/gating.h).
-// DROPS: idx may be NO_EXPERT. Nothing is computed then, and the address is 0.
+// DROPS: idx may be NO_EXPERT, and the table may lack an expert that idx names. Nothing is computed then, and
+// the address is 0.
 // PASS: experts whose gate and up have different formats take two dispatches, one for each matrix. Both
 // halves of its rows are computed as the two matrices otherwise are. The first dispatch leaves gate p in act,
 // the second one replaces it by the activation. PASS_ONE: experts without a gate take one dispatch, in which
@@ -33,7 +34,7 @@ layout(constant_id = 15) const uint IS_GATED = 0; // 1: the shared expert has a 
 layout(constant_id = 16) const uint CHOOSES = 0;
 layout(constant_id = 17) const uint NORM_TOPK = 0; // 1: the chosen weights sum to 1
 
-// 1: tokens may have fewer than TOP_K experts; excludes CHOOSES
+// 1: some of a token's TOP_K experts may be left out; excludes CHOOSES
 layout(constant_id = 18) const uint DROPS = 0;
 layout(constant_id = 19) const uint BIASED = 0; // needs SHARED = 0
 layout(constant_id = 20) const float GATING = 0.0;

@@ -1,7 +1,8 @@
 // experts/prefill_mix.comp - adds the experts' outputs of a chunk to the residual, and computes the input of
 // the shared expert's down projection:
 //   x[t] += sum_k weights[t][k] parts[t][k]    in the router's order, then the shared expert's part, if there
-//                                              is one
+//                                              is one; only the part of the experts that n_cpu and
+//                                              is_cpus name
 //   shared_act[t] = w_t silu(g_t) * u_t        g_t, u_t follow the router logits in shared_in[t];
 //                                              w_t = sigmoid of the logit before them, or 1 without a gate;
 //                                              in general gated() in math.glsl
@@ -14,9 +15,15 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint WORKGROUP = 256;
-layout(constant_id = 1) const uint DROPS = 0; // 1: tokens may have fewer than top_k experts
+layout(constant_id = 1) const uint DROPS = 0; // 1: some of a token's top_k experts may be left out
 
 layout(push_constant, std430) uniform Args { experts_prefill_mix_args a; };
+
+bool is_left_out(uint expert)
+{
+    return expert == NO_EXPERT ||
+        (a.n_cpu != 0 && uint(IS_CPU_EXPERT(expert, a.n_cpu, a.n_experts)) != a.is_cpus);
+}
 
 void mix_columns(uint t, uint c4)
 {
@@ -24,8 +31,8 @@ void mix_columns(uint t, uint c4)
     vec4 sum = vec4(0.0);
     for (uint k = a.from_slot; k < a.top_k; k++) {
         uint pair = t * a.top_k + k;
-        if (DROPS != 0 && U32s(a.idx).v[pair] == NO_EXPERT) // the token has no more experts
-            break;
+        if (DROPS != 0 && is_left_out(U32s(a.idx).v[pair]))
+            continue;
         sum += F32s(a.weights).v[pair] * F32x4s(a.parts).v[(t * a.slots + k) * row4 + c4];
     }
     if (a.end_slot > a.top_k)

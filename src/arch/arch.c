@@ -515,7 +515,7 @@ void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const s
 {
     const struct arch_tokens tokens = {x->from, x->n, arch_plan_n(c)};
     moe_down(&a->moe, &a->layers[x->layer].moe, expert_states(a).out, arch_plan_n(c), x);
-    if (!x->more_rounds)
+    if (!x->more_rounds && x->part.n_cpu == 0)
         add_experts(a, x->layer, &tokens);
 }
 

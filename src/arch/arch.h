@@ -16,6 +16,7 @@
 
 #include "args.h"
 #include "model/config.h"
+#include "model/expert_part.h"
 #include "exec/exec.h"
 #include "ops/attention/kv_cache.h"
 
@@ -117,6 +118,9 @@ struct arch_experts {
     uint64_t skip;    /* up: bit k leaves out the k-th expert of each token (k < 64) */
     bool skip_shared; /* up: the shared expert was computed by an earlier call */
     bool more_rounds; /* down: experts that the table lacks are computed in a later round */
+    /* the experts that are computed. If it is not all, the others are computed elsewhere, and
+     * arch_add_experts must follow. Only if arch_request.has_parts */
+    struct expert_part part;
 };
 
 enum { ARCH_HEAD_ROWS = EXEC_MAX_INVARIANT };
@@ -136,9 +140,10 @@ struct arch_request {
     uint32_t max_chunk;                  /* most tokens of a chunk */
     uint32_t max_batched;                /* most sequences of a chunk that have one token */
     enum kv_type kv_type;                /* number type of the KV cache */
-    /* the routed experts of some layers are computed elsewhere: arch_shared_expert and arch_add_experts will
-     * be called */
+    /* routed experts are computed elsewhere: arch_add_experts will be called, and arch_shared_expert where
+     * all of a layer's are */
     bool has_host_experts;
+    bool has_parts; /* experts of all layers are computed in parts (arch_experts.part) */
 };
 
 /* One array of a layer's state for a sequence.
@@ -263,9 +268,11 @@ bool arch_takes_rounds(const struct arch *a, const struct arch_chunk *c);
 /* Compute the experts of tokens x->from .. x->from + x->n - 1 of the chunk. */
 void arch_experts_up(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x);
 void arch_experts_down(const struct arch *a, const struct arch_chunk *c, const struct arch_experts *x);
-/* Replace the two functions above if the routed experts are computed elsewhere (host_experts.h). The first
- * computes the shared expert, if there is one; the second adds the routed experts' sum, f32 [n][hidden], in
- * memory of any kind. table: any table that the device can read. */
+/* If routed experts are computed elsewhere (host_experts.h), the second adds their sum, f32 [n][hidden],
+ * in memory of any kind, and the layer's output to the residual. If all are, both replace the two
+ * functions above: the first computes the shared expert, if there is one. table: any table that the device
+ * can read. If a part of them is, the second follows arch_experts_down: the sum is that over the device's
+ * experts and the shared one, plus that over the others; each in the router's order. */
 void arch_shared_expert(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t table);
 void arch_add_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer, uint64_t sum);
 /* Computes the logits of the chunk's tokens from .. from + n - 1 into view.logits, which has room for

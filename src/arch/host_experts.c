@@ -35,6 +35,13 @@ static uint64_t biases_of_layer(const struct config *c)
     return c->experts_biased ? up_biases(c) + (uint64_t)c->n_experts * c->hidden : 0;
 }
 
+/* Whether a norm precedes a layer's experts; else what the device hands over is normed. */
+static bool has_norm(const struct config *c, uint32_t layer)
+{
+    const struct config_layer *y = &c->layers[layer];
+    return !c->moe_latent && y->blocks[y->n_blocks - 1].norm;
+}
+
 /* Loads the norm before a layer's experts, and their biases. */
 static int load_layer(struct host_experts *h, const struct model_dir *m, uint32_t layer,
                       struct moeflux_err *e)
@@ -44,7 +51,7 @@ static int load_layer(struct host_experts *h, const struct model_dir *m, uint32_
     uint32_t n_before = layer - h->layers.first;
     struct part_tensor norm = part_norm(c, &y->blocks[y->n_blocks - 1]), t[PART_MAX_TENSORS];
     int rc = 0;
-    if (norm.cols > 0)
+    if (has_norm(c, layer))
         rc = model_dir_read_vector(m, layer, &norm,
                                    (float *)(void *)h->norms.host + (uint64_t)n_before * c->hidden, e);
     float *to = (float *)(void *)h->biases.host + n_before * biases_of_layer(c);
@@ -142,9 +149,9 @@ static struct experts_call call_of(const struct host_experts *h, const struct ho
         biases += row * biases_of_layer(config);
         of = (struct experts_biases){at(biases), at(biases + up_biases(config))};
     }
-    bool is_normed = config->streams.n || config->moe_latent;
+    uint64_t norm = at(norms + (uint64_t)row * config->hidden);
     return (struct experts_call){.x = at(x + (uint64_t)part->from * config_expert_hidden(config)),
-                                 .norm = is_normed ? 0 : at(norms + (uint64_t)row * config->hidden),
+                                 .norm = has_norm(config, part->layer) ? norm : 0,
                                  .biases = of,
                                  .table = part->table,
                                  .idx = at(c->idx + first),
@@ -154,6 +161,7 @@ static struct experts_call call_of(const struct host_experts *h, const struct ho
                                  .chunk = c->n,
                                  .scratch = h->scratch.address,
                                  .skip = part->skip,
+                                 .part = part->part,
                                  .more = part->more_rounds};
 }
 

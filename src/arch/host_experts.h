@@ -1,9 +1,9 @@
-/* host_experts.h - computes the routed experts of some of a model's layers on this machine's cores, while a
- * device computes everything else.
+/* host_experts.h - computes routed experts on this machine's cores while a device computes everything
+ * else: all experts of some of a model's layers, or a part of them in each layer (arch_experts.part).
  *
  * The device provides a chunk's hidden states and the router's choice, and adds the experts' sum
- * (arch_add_experts). The shared expert stays on the device. Experts are found through a table of addresses,
- * as on a device; here these are pointers. */
+ * (arch_add_experts). The shared expert stays on the device. Experts are found through a table of
+ * addresses, as on a device; here these are pointers. */
 #ifndef MOEFLUX_ARCH_HOST_EXPERTS_H
 #define MOEFLUX_ARCH_HOST_EXPERTS_H
 

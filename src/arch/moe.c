@@ -150,7 +150,7 @@ int moe_begin(struct moe *m, const struct arch_request *r, struct moeflux_err *e
     return m->experts ? 0 : ERR_MEMORY;
 }
 
-static int open_kind(struct moe *m, uint32_t i, struct moeflux_err *e)
+static int open_kind(struct moe *m, uint32_t i, bool has_parts, struct moeflux_err *e)
 {
     const struct config *c = m->config;
     const struct expert_layout *at = &m->kinds.layouts[m->kinds.layer[i]];
@@ -161,6 +161,7 @@ static int open_kind(struct moe *m, uint32_t i, struct moeflux_err *e)
     struct experts_shape experts = moe_experts_shape(c, &m->kinds, i);
     experts.down_formats |= kind->shared_formats;
     experts.up_formats |= kind->up_formats;
+    experts.drops |= has_parts;
     experts.shared_inner = kind->has_mixed_up ? 0 : shared_rows(c);
     experts.chooses = !c->router.sigmoid && !experts.drops && !c->router.factors;
     experts.norm_topk = c->router.norm;
@@ -196,7 +197,7 @@ int moe_open(struct moe *m, const struct arch_request *r, struct moeflux_err *e)
                                         .row = config_routes_by_token(c) ? c->own_top_k : 0};
     int rc = router_open(&m->router, r->exec, &router, e);
     for (uint32_t i = 0; rc == 0 && i < m->kinds.n; i++)
-        rc = open_kind(m, i, e);
+        rc = open_kind(m, i, r->has_parts, e);
     bool adds = r->has_host_experts || has_logit_bias(c);
     return rc < 0 || !adds ? rc : add_open(&m->add, r->exec, e);
 }
@@ -364,6 +365,7 @@ static struct experts_call call_of(const struct moe *m, const struct moe_layer *
                                  .shared_out = &y->shared_out,
                                  .skip = part->skip,
                                  .skip_shared = part->skip_shared,
+                                 .part = part->part,
                                  .more = part->more_rounds};
 }
 

@@ -14,6 +14,7 @@ static const char *const flags[][2] = {
     {"chunk", "--chunk"},
     {"context", "-c"},
     {"cpu_isa", "--cpu-isa"},
+    {"cpu_share", "--experts cpu:SHARE"},
     {"device", "--device"},
     {"expert_bits", "--expert-bits"},
     {"expert_group", "--expert-group"},

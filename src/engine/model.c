@@ -99,7 +99,8 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
     m->max_batched = p->of[0].max_batched;
     m->kv_type = p->of[0].kv_type;
     m->n_checkpoints = p->n_checkpoints;
-    m->n_cpu_layers = (uint32_t)size_min(o->n_cpu_layers, m->dir.config.n_layers);
+    m->n_cpu_layers = load_plan_n_cpu_layers(o, &m->dir.config);
+    m->cpu_share = o->cpu_share;
     for (uint32_t i = 0; i < d.n; i++) {
         m->stages[i].layers = p->of[i].layers;
         m->stages[i].batched_plan_n = batched_plan_n(m, d.execs[i], how->hooks);
@@ -109,7 +110,9 @@ static int open_devices(struct moeflux_model *m, struct stage_plan *p, const str
             m->stages[i].plan_state_bytes = p->of[i].state_bytes;
         }
         m->stages[i].cpu_layers = p->of[i].cpu_layers;
+        m->stages[i].n_cpu_each = p->of[i].n_cpu_each;
         m->stages[i].max_cpu_chunk = p->of[i].max_cpu_chunk;
+        m->stages[i].prompt_from = p->of[i].prompt_from;
     }
     return 0;
 }
@@ -405,6 +408,7 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
                                        .n_eos = c->n_eos,
                                        .experts_resident = holds_all(m),
                                        .n_cpu_layers = m->n_cpu_layers,
+                                       .cpu_share = m->cpu_share,
                                        .f16_products = prompt_is_f16(m)};
 }
 

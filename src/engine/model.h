@@ -18,7 +18,8 @@ struct moeflux_model {
     struct stage stages[MOEFLUX_MAX_DEVICES];
     uint32_t n_stages;
     char device_names[512];           /* names of all devices, joined by " + " */
-    uint32_t n_cpu_layers;            /* moeflux_options.n_cpu_layers, at most all */
+    uint32_t n_cpu_layers;            /* load_plan_n_cpu_layers */
+    float cpu_share;                  /* moeflux_options.cpu_share */
     struct moeflux_model *drafter;    /* proposes tokens (run/drafter.h); NULL: none. Owned */
     struct moeflux_model *drafts_for; /* the model whose drafter this is; NULL: none */
     bool keeps_hidden;                /* evaluations leave hidden states (drafter.h) */

@@ -80,12 +80,15 @@ int slots_open_growing(struct slots *s, struct exec *x, uint32_t n, uint32_t n_f
 }
 
 int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file *files, uint32_t n_files,
-                        uint32_t n_each, struct moeflux_err *e)
+                        const uint32_t *experts, uint32_t n_each, struct moeflux_err *e)
 {
     *s = (struct slots){.exec = x, .n = n_files * n_each, .n_per_chunk = n_each};
     s->chunks = mem_new(n_files, sizeof *s->chunks, e);
     s->strides = mem_new(n_files, sizeof *s->strides, e);
-    int rc = s->chunks && s->strides ? 0 : ERR_MEMORY;
+    s->experts = mem_new(n_each, sizeof *s->experts, e);
+    int rc = s->chunks && s->strides && s->experts ? 0 : ERR_MEMORY;
+    for (uint32_t i = 0; rc == 0 && i < n_each; i++)
+        s->experts[i] = experts[i];
     for (uint32_t i = 0; rc == 0 && i < n_files; i++, s->n_chunks++) {
         s->strides[i] = files[i].expert_bytes;
         rc = exec_buffer_import(x, &s->chunks[i], EXEC_DEVICE, files[i].host, files[i].bytes, e);
@@ -104,13 +107,14 @@ void slots_close(struct slots *s)
         exec_buffer_free(s->exec, &s->chunks[i]);
     free(s->chunks);
     free(s->strides);
+    free(s->experts);
     *s = (struct slots){0};
 }
 
 static const struct exec_buffer *chunk_of(const struct slots *s, uint32_t slot, uint64_t *off)
 {
-    uint32_t chunk = slot / s->n_per_chunk;
-    *off = slot % s->n_per_chunk * (s->strides ? s->strides[chunk] : s->stride);
+    uint32_t chunk = slot / s->n_per_chunk, i = slot % s->n_per_chunk;
+    *off = s->strides ? s->experts[i] * s->strides[chunk] : i * s->stride;
     return &s->chunks[chunk];
 }
 

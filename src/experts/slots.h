@@ -14,7 +14,10 @@ struct slots {
     uint32_t n, n_per_chunk;
     uint32_t n_chunks, n_allocated; /* chunks in use; chunks with memory */
     struct exec_buffer *chunks;
-    uint64_t *strides; /* [n_chunks] bytes, for slots in place; else NULL */
+    /* NULL unless slots are in place: [n_chunks] bytes; [n_per_chunk] numbers of the experts that are
+     * slots */
+    uint64_t *strides;
+    uint32_t *experts;
 };
 
 /* Returns the bytes of memory that a slot for an expert takes. */
@@ -34,15 +37,15 @@ uint32_t slots_adopt(struct slots *s);
 uint32_t slots_usable(const struct slots *s);
 /* Returns the number of chunks of all slots. */
 uint32_t slots_all_chunks(const struct slots *s);
-/* Opens slots that are mapped files. File i has n_each contiguous experts of its expert_bytes from its start;
- * they become slots i * n_each and following. The mappings must stay until slots_close. ERR_UNSUPPORTED: the
- * device cannot use them. */
+/* Opens slots that are mapped files. File i has contiguous experts of its expert_bytes from its start;
+ * those with the numbers experts [n_each] become slots i * n_each and following. The mappings must stay
+ * until slots_close. ERR_UNSUPPORTED: the device cannot use them. */
 struct slots_file {
     uint8_t *host;
     uint64_t bytes, expert_bytes;
 };
 int slots_open_in_place(struct slots *s, struct exec *x, const struct slots_file *files, uint32_t n_files,
-                        uint32_t n_each, struct moeflux_err *e);
+                        const uint32_t *experts, uint32_t n_each, struct moeflux_err *e);
 void slots_close(struct slots *s);
 
 /* Returns the slot's device address. */

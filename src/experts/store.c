@@ -22,23 +22,23 @@ uint64_t expert_store_floor_bytes(const struct model_dir *m)
     return m->config.top_k * slots_stride(m->max_expert_bytes);
 }
 
-uint64_t expert_store_full_bytes(const struct model_dir *m, struct expert_layers layers)
+uint64_t expert_store_full_bytes(const struct model_dir *m, const struct expert_set *set)
 {
-    return store_n_experts(m, layers) * slots_stride(m->max_expert_bytes);
+    return store_n_experts(m, set) * slots_stride(m->max_expert_bytes);
 }
 
 /* --- opening --- */
 
-static uint32_t n_host_slots(const struct model_dir *m, struct expert_layers layers, uint64_t bytes)
+static uint32_t n_host_slots(const struct model_dir *m, const struct expert_set *set, uint64_t bytes)
 {
     uint64_t stride = slots_stride(m->max_expert_bytes);
     uint64_t n = bytes ? bytes / stride : size_min(LANDING_BYTES / stride, MAX_IN_FLIGHT);
-    return (uint32_t)size_min(size_max(n, m->config.top_k), store_n_experts(m, layers));
+    return (uint32_t)size_min(size_max(n, m->config.top_k), store_n_experts(m, set));
 }
 
-uint64_t expert_store_landing_bytes(const struct model_dir *m, struct expert_layers layers)
+uint64_t expert_store_landing_bytes(const struct model_dir *m, const struct expert_set *set)
 {
-    return n_host_slots(m, layers, 0) * slots_stride(m->max_expert_bytes);
+    return n_host_slots(m, set, 0) * slots_stride(m->max_expert_bytes);
 }
 
 /* Bytes; kernels load 16 at once. */
@@ -57,11 +57,11 @@ static bool is_plain_file(const struct model_dir *m, uint32_t layer)
 }
 
 bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *m,
-                          struct expert_layers layers, enum reader_mode io, uint64_t budget_bytes)
+                          const struct expert_set *set, enum reader_mode io, uint64_t budget_bytes)
 {
     bool may = (io == READER_AUTO || io == READER_MMAP) && caps->is_unified &&
-               budget_bytes >= expert_store_full_bytes(m, layers);
-    for (uint32_t i = layers.first; may && i < layers.end; i++)
+               budget_bytes >= expert_store_full_bytes(m, set);
+    for (uint32_t i = set->layers.first; may && i < set->layers.end; i++)
         may = is_plain_file(m, i) && m->experts[i].bytes % KERNEL_ALIGN == 0;
     return may;
 }
@@ -71,8 +71,11 @@ static int open_slots_in_place(struct expert_store *s, struct moeflux_err *e)
 {
     const struct model_dir *m = s->model;
     struct slots_file *files = mem_new(s->n_layers, sizeof *files, e);
-    uint32_t n = 0;
-    for (uint32_t i = s->layers.first; files && i < s->layers.end; i++) {
+    uint32_t *experts = mem_new(s->n_experts, sizeof *experts, e), n = 0, n_each = 0;
+    for (uint32_t i = 0; experts && i < s->n_experts; i++)
+        if (expert_part_has(&s->set.part, s->n_experts, i))
+            experts[n_each++] = i;
+    for (uint32_t i = s->set.layers.first; files && i < s->set.layers.end; i++) {
         struct extent x[EXPERT_MAX_EXTENTS];
         if (model_dir_expert(m, i, 0, x) == 0)
             continue;
@@ -80,8 +83,10 @@ static int open_slots_in_place(struct expert_store *s, struct moeflux_err *e)
         files[n].expert_bytes = m->experts[i].bytes;
         n++;
     }
-    int rc =
-        files ? slots_open_in_place(&s->tiers.device.slots, s->exec, files, n, s->n_experts, e) : ERR_MEMORY;
+    int rc = files && experts
+                 ? slots_open_in_place(&s->tiers.device.slots, s->exec, files, n, experts, n_each, e)
+                 : ERR_MEMORY;
+    free(experts);
     free(files);
     return rc;
 }
@@ -94,7 +99,7 @@ static bool try_in_place(struct expert_store *s, const struct expert_store_optio
 {
     struct moeflux_err why = {0};
     const struct exec_caps caps = exec_get_caps(s->exec);
-    if (!expert_store_may_map(&caps, s->model, s->layers, o->io, o->budget_bytes))
+    if (!expert_store_may_map(&caps, s->model, &s->set, o->io, o->budget_bytes))
         return false;
     const struct reader_options r = {.mode = o->io,
                                      .n_threads = o->n_threads,
@@ -120,9 +125,9 @@ static int open_host_slots(struct expert_store *s, const struct expert_store_opt
                            struct moeflux_err *e)
 {
     struct slots *slots = &s->tiers.host.slots;
-    uint32_t n = n_host_slots(s->model, s->layers, o->host_slots_bytes),
+    uint32_t n = n_host_slots(s->model, &s->set, o->host_slots_bytes),
              n_first = (uint32_t)size_min(
-                 n, size_max(n_host_slots(s->model, s->layers, 0), 3 * (uint64_t)s->model->config.top_k));
+                 n, size_max(n_host_slots(s->model, &s->set, 0), 3 * (uint64_t)s->model->config.top_k));
     uint64_t chunk = size_max(HOST_CHUNK_BYTES, o->host_slots_bytes / HOST_CHUNKS);
     int rc = slots_open_growing(slots, s->exec, n, n_first, s->model->max_expert_bytes,
                                 o->host_chunk_bytes ? o->host_chunk_bytes : chunk, e);
@@ -146,7 +151,7 @@ static int open_slots(struct expert_store *s, uint32_t n_slots, const struct exp
         t->landing = &t->host;
         t->keeps = o->host_slots_bytes > 0;
         rc = open_host_slots(s, o, e);
-        t->holds_all = t->keeps && t->host.slots.n == store_n_experts(s->model, s->layers);
+        t->holds_all = t->keeps && t->host.slots.n == store_n_experts(s->model, &s->set);
     }
     return rc;
 }
@@ -166,6 +171,7 @@ static int open_tiers(struct expert_store *s, uint32_t n_slots, const struct exp
     t->exec = s->exec;
     t->n_layers = s->n_layers;
     t->n_experts = s->n_experts;
+    t->part = s->set.part;
     int rc = ranking_open(&t->ranking, s->n_layers, s->n_experts, o->half_life, e);
     if (rc == 0)
         rc = open_slots(s, n_slots, o, e);
@@ -235,7 +241,7 @@ int expert_store_open(struct expert_store **out, struct exec *x, const struct mo
                       const struct expert_store_options *o, struct moeflux_err *e)
 {
     *out = NULL;
-    if (o->budget_bytes < expert_store_floor_bytes(m))
+    if (o->budget_bytes < size_min(expert_store_floor_bytes(m), expert_store_full_bytes(m, &o->set)))
         return err_set(
             e, ERR_NO_FIT,
             "the experts' cache would have %.1f MiB, one token of one layer needs %.1f MiB (%u experts)",
@@ -246,18 +252,18 @@ int expert_store_open(struct expert_store **out, struct exec *x, const struct mo
         return ERR_MEMORY;
     s->exec = x;
     s->model = m;
-    s->layers = o->layers;
+    s->set = o->set;
     s->fills = o->fills;
-    s->fill_at = (uint64_t)o->layers.first * m->config.n_experts;
+    s->fill_at = (uint64_t)o->set.layers.first * m->config.n_experts;
     s->n_layers = m->config.n_layers;
     s->n_experts = m->config.n_experts;
     s->usage = o->usage;
     s->pin = o->pin;
     s->max_pinned = o->n_pinned;
-    int rc = allocate(s,
-                      (uint32_t)size_min(o->budget_bytes / slots_stride(m->max_expert_bytes),
-                                         store_n_experts(m, s->layers)),
-                      o, e);
+    int rc = allocate(
+        s,
+        (uint32_t)size_min(o->budget_bytes / slots_stride(m->max_expert_bytes), store_n_experts(m, &s->set)),
+        o, e);
     if (rc < 0) {
         expert_store_close(s);
         return rc;
@@ -293,6 +299,11 @@ void expert_store_close(struct expert_store *s)
     free(s);
 }
 
+bool expert_store_provides(const struct expert_store *s, uint32_t layer, uint32_t expert)
+{
+    return store_has(s->model, &s->set, layer, expert);
+}
+
 uint64_t expert_store_table(const struct expert_store *s, uint32_t layer)
 {
     return s->tiers.table.address + 8 * (uint64_t)layer * s->n_experts;
@@ -305,7 +316,7 @@ uint32_t expert_store_n_free_slots(const struct expert_store *s)
 
 bool expert_store_holds_all(const struct expert_store *s)
 {
-    return s->tiers.device.slots.n == store_n_experts(s->model, s->layers);
+    return s->tiers.device.slots.n == store_n_experts(s->model, &s->set);
 }
 
 bool expert_store_copies_cached(const struct expert_store *s)
@@ -398,11 +409,11 @@ bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t exp
     return tiers_have(&s->tiers, (struct expert_key){layer, expert});
 }
 
-void expert_store_list_present(struct expert_store *s, uint32_t layer, bool *present)
+void expert_store_add_present(struct expert_store *s, uint32_t layer, bool *present)
 {
     tiers_finish_arrived(&s->tiers);
     for (uint32_t i = 0; i < s->n_experts; i++)
-        present[i] = tiers_hold(&s->tiers, (struct expert_key){layer, i});
+        present[i] |= tiers_hold(&s->tiers, (struct expert_key){layer, i});
 }
 
 uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint32_t expert)
@@ -471,12 +482,13 @@ static void count_uses(struct expert_store *s, uint32_t layer, const uint32_t *e
  * Experts that were evicted before the host's memory had grown are read in the next round. */
 static void fill_ahead(struct expert_store *s)
 {
-    uint64_t first = (uint64_t)s->layers.first * s->n_experts, end = (uint64_t)s->layers.end * s->n_experts;
+    const struct expert_layers *layers = &s->set.layers;
+    uint64_t first = (uint64_t)layers->first * s->n_experts, end = (uint64_t)layers->end * s->n_experts;
     for (; s->fills && tiers_can_fill_ahead(&s->tiers);
          s->fill_at = s->fill_at + 1 < end ? s->fill_at + 1 : first) {
         const struct expert_key key = {(uint32_t)(s->fill_at / s->n_experts),
                                        (uint32_t)(s->fill_at % s->n_experts)};
-        if (config_has_experts(&s->model->config, key.layer))
+        if (expert_store_provides(s, key.layer, key.expert))
             tiers_fill_ahead(&s->tiers, key);
     }
 }
@@ -642,7 +654,8 @@ void expert_store_reset_stats(struct expert_store *s)
 
 void expert_store_add_counts(const struct expert_store *s, uint32_t *counts)
 {
-    uint64_t first = (uint64_t)s->layers.first * s->n_experts, end = (uint64_t)s->layers.end * s->n_experts;
+    const struct expert_layers *layers = &s->set.layers;
+    uint64_t first = (uint64_t)layers->first * s->n_experts, end = (uint64_t)layers->end * s->n_experts;
     for (uint64_t i = first; i < end; i++)
         counts[i] += (uint32_t)size_min(s->counts[i], UINT32_MAX - counts[i]);
 }

@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "experts/ranking.h"
+#include "model/expert_part.h"
 #include "experts/reader.h"
 
 struct moeflux_err;
@@ -30,13 +31,19 @@ struct exec_caps;
 struct model_dir;
 struct expert_store;
 
-/* The layers [first, end) of a model, of which a store provides the experts. */
+/* The layers [first, end) of a model. */
 struct expert_layers {
     uint32_t first, end;
 };
 
-struct expert_store_options {
+/* The experts that a store provides: of each of the layers all, or a part. */
+struct expert_set {
     struct expert_layers layers;
+    struct expert_part part;
+};
+
+struct expert_store_options {
+    struct expert_set set;
     uint64_t budget_bytes; /* size of all device slots; at least expert_store_floor_bytes */
     /* size of all host slots, if device memory is not mapped; 0: as few as reads need, not used as a cache */
     uint64_t host_slots_bytes;
@@ -52,31 +59,35 @@ struct expert_store_options {
     uint32_t n_pinned;       /* result of store_fill_count_pinned */
 };
 
-/* Returns the smallest budget: one token's experts of one layer. */
+/* Returns the smallest budget: one token's experts of one layer. A set of fewer experts needs no more than
+ * hold them all. */
 uint64_t expert_store_floor_bytes(const struct model_dir *m);
-/* Returns the budget that holds every expert of the layers; 0: they have none. */
-uint64_t expert_store_full_bytes(const struct model_dir *m, struct expert_layers layers);
+/* Returns the budget that holds every expert of the set; 0: it has none. */
+uint64_t expert_store_full_bytes(const struct model_dir *m, const struct expert_set *set);
 
 /* Returns the size of the host slots that host_slots_bytes 0 gives a device whose memory is not mapped. */
-uint64_t expert_store_landing_bytes(const struct model_dir *m, struct expert_layers layers);
+uint64_t expert_store_landing_bytes(const struct model_dir *m, const struct expert_set *set);
 
-/* Returns whether the mapped files can serve as slots, so that the budget is the mapping's size. Device
- * memory must be host memory, the budget must hold every expert of the layers, and each layer must have a
- * file of its contiguous experts. */
+/* Returns whether the mapped files can serve as slots, so that the budget is the size of their experts in the
+ * set. Device memory must be host memory, the budget must hold every expert of the set, and each layer must
+ * have a file of its contiguous experts. */
 bool expert_store_may_map(const struct exec_caps *caps, const struct model_dir *m,
-                          struct expert_layers layers, enum reader_mode io, uint64_t budget_bytes);
+                          const struct expert_set *set, enum reader_mode io, uint64_t budget_bytes);
 
 /* ERR_NO_FIT with the numbers: the budget is below the floor, or cannot be allocated. */
 int expert_store_open(struct expert_store **out, struct exec *x, const struct model_dir *m,
                       const struct expert_store_options *o, struct moeflux_err *e);
 void expert_store_close(struct expert_store *s); /* NULL is legal */
 
+/* Returns whether the expert is in the store's set. expert_store_want and expert_store_record_use must not
+ * get others; expert_store_prefetch and expert_store_promote ignore them. */
+bool expert_store_provides(const struct expert_store *s, uint32_t layer, uint32_t expert);
 /* Returns the device address of the layer's table: u64 [n_experts]. */
 uint64_t expert_store_table(const struct expert_store *s, uint32_t layer);
 /* Returns the number of device slots without those of pinned experts. At least one token's experts of one
  * layer. */
 uint32_t expert_store_n_free_slots(const struct expert_store *s);
-/* Returns whether every expert of the store's layers has a device slot of its own. */
+/* Returns whether every expert of the store has a device slot of its own. */
 bool expert_store_holds_all(const struct expert_store *s);
 /* Returns whether the device's own threads copy experts from the page cache. Then prefetching gains
  * nothing. */
@@ -87,9 +98,9 @@ const char *expert_store_describe_reader(const struct expert_store *s);
 int expert_store_check(const struct expert_store *s, struct moeflux_err *e);
 /* Returns whether the expert is in a slot of device or host, or being read into one. */
 bool expert_store_has(const struct expert_store *s, uint32_t layer, uint32_t expert);
-/* Fills present [n_experts]: whether each expert of the layer is in a slot of device or host, completely
+/* Sets present [n_experts] for the experts of the layer that are in a slot of device or host, completely
  * read. */
-void expert_store_list_present(struct expert_store *s, uint32_t layer, bool *present);
+void expert_store_add_present(struct expert_store *s, uint32_t layer, bool *present);
 /* Returns the device address of an expert that was wanted and awaited. */
 uint64_t expert_store_address(const struct expert_store *s, uint32_t layer, uint32_t expert);
 /* Requests n different experts of a layer and holds them until expert_store_release. They get device slots;
@@ -138,7 +149,7 @@ struct expert_store_stats {
 struct expert_store_stats expert_store_get_stats(const struct expert_store *s);
 uint64_t expert_store_layer_wait_ns(const struct expert_store *s, uint32_t layer);
 void expert_store_reset_stats(struct expert_store *s);
-/* Adds the choices of the store's layers, including those read by store_fill_load, to counts
+/* Adds the choices of the store's experts, including those read by store_fill_load, to counts
  * [n_layers][n_experts] of the whole model. */
 void expert_store_add_counts(const struct expert_store *s, uint32_t *counts);
 

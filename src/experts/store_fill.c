@@ -88,13 +88,14 @@ static int load_on_host(struct expert_store *s, const struct expert_key *keys, u
 
 static int load_all(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
-    struct expert_key *keys = mem_new(store_n_experts(s->model, s->layers), sizeof *keys, e);
+    struct expert_key *keys = mem_new(store_n_experts(s->model, &s->set), sizeof *keys, e);
     uint32_t n = 0;
     if (!keys)
         return ERR_MEMORY;
-    for (uint32_t layer = s->layers.first; layer < s->layers.end; layer++)
-        for (uint32_t i = 0; config_has_experts(&s->model->config, layer) && i < s->n_experts; i++)
-            keys[n++] = (struct expert_key){layer, i};
+    for (uint32_t layer = s->set.layers.first; layer < s->set.layers.end; layer++)
+        for (uint32_t i = 0; i < s->n_experts; i++)
+            if (expert_store_provides(s, layer, i))
+                keys[n++] = (struct expert_key){layer, i};
     struct load l = {.use = USE_TOKENS, .progress = p, .all_bytes = bytes_of(s, keys, n)};
     int rc = load_list(s, keys, n, &l, e);
     free(keys);
@@ -127,9 +128,9 @@ static int load_named(struct expert_store *s, const uint32_t *counts, uint32_t m
     return rc;
 }
 
-/* Adds a file's counts of the layers to `counts`, as usage_read does. A file of another model may name
+/* Adds a file's counts of the set to `counts`, as usage_read does. A file of another model may name
  * experts of a layer that has none here. */
-static int read_counts(const struct model_dir *m, struct expert_layers layers, const char *path,
+static int read_counts(const struct model_dir *m, const struct expert_set *set, const char *path,
                        uint32_t *counts, struct moeflux_err *e)
 {
     const struct config *c = &m->config;
@@ -138,19 +139,19 @@ static int read_counts(const struct model_dir *m, struct expert_layers layers, c
         uint32_t layer = (uint32_t)(i / c->n_experts);
         if (counts[i] && !config_has_experts(c, layer))
             return err_set(e, ERR_FORMAT, "%s: a count for layer %u, which has no experts", path, layer);
-        if (layer < layers.first || layer >= layers.end)
+        if (!store_has(m, set, layer, (uint32_t)(i % c->n_experts)))
             counts[i] = 0;
     }
     return rc;
 }
 
 /* Returns the counts of the pin file, [n_layers][n_experts], or NULL with `e` filled. */
-static uint32_t *read_pin_file(const struct model_dir *m, struct expert_layers layers, const char *pin,
+static uint32_t *read_pin_file(const struct model_dir *m, const struct expert_set *set, const char *pin,
                                struct moeflux_err *e)
 {
     const struct config *c = &m->config;
     uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
-    int rc = counts ? read_counts(m, layers, pin, counts, e) : ERR_MEMORY;
+    int rc = counts ? read_counts(m, set, pin, counts, e) : ERR_MEMORY;
     if (rc == 0)
         err_set(e, ERR_IO, "`pin`: there is no file %s", pin);
     if (rc > 0)
@@ -159,20 +160,20 @@ static uint32_t *read_pin_file(const struct model_dir *m, struct expert_layers l
     return NULL;
 }
 
-int store_fill_count_pinned(const struct model_dir *m, struct expert_layers layers, const char *pin,
+int store_fill_count_pinned(const struct model_dir *m, const struct expert_set *set, const char *pin,
                             uint64_t budget_bytes, uint32_t *n_pinned, struct moeflux_err *e)
 {
     uint64_t n_slots = budget_bytes / slots_stride(m->max_expert_bytes), room = 2 * (uint64_t)m->config.top_k;
     uint64_t n_counts = (uint64_t)m->config.n_layers * m->config.n_experts, named = 0;
     struct moeflux_err why = {0};
     *n_pinned = 0;
-    uint32_t *counts = read_pin_file(m, layers, pin, &why);
+    uint32_t *counts = read_pin_file(m, set, pin, &why);
     if (!counts)
         return err_set(e, why.code, "%s", why.text);
     for (uint64_t i = 0; i < n_counts; i++)
         named += counts[i] > 0;
     free(counts);
-    if (n_slots >= store_n_experts(m, layers) || named == 0)
+    if (n_slots >= store_n_experts(m, set) || named == 0)
         return 0;
     if (n_slots <= room)
         return err_set(
@@ -186,7 +187,7 @@ int store_fill_count_pinned(const struct model_dir *m, struct expert_layers laye
 static int load_pinned(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
-    uint32_t *counts = read_pin_file(s->model, s->layers, s->pin, &why);
+    uint32_t *counts = read_pin_file(s->model, &s->set, s->pin, &why);
     int rc = counts ? load_named(s, counts, s->max_pinned, true, p, e) : err_set(e, why.code, "%s", why.text);
     free(counts);
     return rc;
@@ -202,7 +203,7 @@ static void seed_ranking(struct expert_store *s)
 
 int store_fill_load(struct expert_store *s, const struct moeflux_progress *p, struct moeflux_err *e)
 {
-    int rc = s->usage ? read_counts(s->model, s->layers, s->usage, s->counts, e) : 0;
+    int rc = s->usage ? read_counts(s->model, &s->set, s->usage, s->counts, e) : 0;
     if (rc < 0)
         return rc;
     seed_ranking(s);

@@ -12,7 +12,7 @@ enum { MAX_IN_FLIGHT = 64 };
 struct expert_store {
     struct exec *exec;
     const struct model_dir *model;
-    struct expert_layers layers; /* the store's own; others have empty rows in its tables */
+    struct expert_set set; /* others have no entries in its tables */
     uint32_t n_layers, n_experts;
     struct tiers tiers;
     struct reader *reader;
@@ -31,13 +31,21 @@ struct expert_store {
     struct expert_store_stats stats;
 };
 
-/* Returns the number of experts in all of the layers. */
-static inline uint64_t store_n_experts(const struct model_dir *m, struct expert_layers layers)
+/* Returns the number of experts in the set. */
+static inline uint64_t store_n_experts(const struct model_dir *m, const struct expert_set *set)
 {
     uint64_t n = 0;
-    for (uint32_t i = layers.first; i < layers.end; i++)
-        n += config_has_experts(&m->config, i) ? m->config.n_experts : 0;
+    for (uint32_t i = set->layers.first; i < set->layers.end; i++)
+        n += config_has_experts(&m->config, i) ? expert_part_count(&set->part, m->config.n_experts) : 0;
     return n;
+}
+
+/* Returns whether the set has an expert. */
+static inline bool store_has(const struct model_dir *m, const struct expert_set *set, uint32_t layer,
+                             uint32_t expert)
+{
+    return layer >= set->layers.first && layer < set->layers.end && config_has_experts(&m->config, layer) &&
+           expert_part_has(&set->part, m->config.n_experts, expert);
 }
 
 #endif

@@ -452,7 +452,7 @@ void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, ui
     for (uint32_t i = 0; i < n && t->in_flight.n_prefetching < most && t->in_flight.n_free > most; i++) {
         const struct expert_key key = {layer, experts[i]};
         uint32_t slot;
-        if (tiers_have(t, key))
+        if (!expert_part_has(&t->part, t->n_experts, key.expert) || tiers_have(t, key))
             continue;
         if (!has_room(t->landing->cache) || pin_landing(t, key, true, &slot, NULL) < 0)
             return;

@@ -19,6 +19,7 @@
 #include "experts/growing.h"
 #include "experts/in_flight.h"
 #include "experts/slots.h"
+#include "model/expert_part.h"
 
 struct tier {
     struct slots slots;
@@ -51,6 +52,7 @@ struct tiers {
     uint64_t *arrives;        /* [device slots]: ticket of the copy that fills it */
     struct exec_buffer table; /* u64 [n_layers][n_experts], written by the host */
     uint32_t n_layers, n_experts;
+    struct expert_part part; /* the experts that are moved; others are in no tier */
     struct ranking ranking;
     struct slot_copy copies[MAX_COPIES]; /* a ring: first, n; the last n_recorded have no ticket yet */
     uint32_t first_copy, n_copies, n_recorded;
@@ -113,7 +115,7 @@ void tiers_promote_if_better(struct tiers *t, struct expert_key key);
 bool tiers_are_complete(struct tiers *t);
 /* Demotes experts until n device slots are free for the next wants, while the device computes. */
 void tiers_make_room(struct tiers *t, uint32_t n);
-/* Starts prefetches (expert_store_prefetch) while fewer than `most` are in flight. */
+/* Starts prefetches of the part's experts (expert_store_prefetch) while fewer than `most` are in flight. */
 void tiers_prefetch(struct tiers *t, uint32_t layer, const uint32_t *experts, uint32_t n, uint32_t most);
 /* Waits until n host slots are empty or no more get memory. Returns how many are empty, at most n. */
 uint32_t tiers_make_host_room(struct tiers *t, uint32_t n);

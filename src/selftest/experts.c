@@ -21,6 +21,7 @@ struct moe_shape {
     uint32_t shared_up_format;
     uint32_t gate;               /* 1 + the gate's format; 0: as up's, `format` */
     float gating, shared_gating; /* ops/gating.h */
+    struct expert_part part;     /* experts_call.part */
     bool ungated;                /* the shared expert has no gate */
     bool ties;                   /* all logits are equal */
     bool drops;                  /* tokens have from one to top_k experts */
@@ -67,7 +68,7 @@ static struct experts_shape moe_layout(const struct moe_shape *c, uint32_t down_
                               .shared_gate = !c->ungated,
                               .shared_inner = c->makes_shared ? c->shared : 0,
                               .chooses = c->chooses,
-                              .drops = c->drops,
+                              .drops = c->drops || c->part.n_cpu > 0,
                               .norm_topk = !c->plain_weights,
                               .biased = c->biased,
                               .gating = c->gating,
@@ -158,11 +159,13 @@ enum { DIFFERENT_EXPERTS = 16 };
 static void prepare_experts(struct kernel_test *l, struct moe_case *m, uint64_t bytes)
 {
     struct test_buffer *experts[256];
-    uint32_t n = m->shape->n_experts;
-    for (uint32_t i = 0; i < n; i++)
+    const struct moe_shape *c = m->shape;
+    for (uint32_t i = 0; i < c->n_experts; i++)
         experts[i] =
             i < DIFFERENT_EXPERTS ? random_expert(l, &m->layout, bytes) : experts[i % DIFFERENT_EXPERTS];
-    m->table = kt_table(l, experts, n);
+    for (uint32_t i = 0; i < c->n_experts; i++)
+        experts[i] = expert_part_has(&c->part, c->n_experts, i) ? experts[i] : NULL;
+    m->table = kt_table(l, experts, c->n_experts);
 }
 
 static void prepare_moe(struct kernel_test *l, struct moe_case *m, uint32_t down_format)
@@ -229,7 +232,8 @@ static uint32_t run_moe_side(struct kernel_test *l, const struct moe_case *m, in
                                       .chunk = c->n,
                                       .scratch = m->scratch->on[s].address,
                                       .f16_scratch = m->f16->on[s].address,
-                                      .shared_out = &shared_out};
+                                      .shared_out = &shared_out,
+                                      .part = c->part};
     if (tokens != UINT32_MAX) {
         run_experts(x, &op, &call, m->apart && s == KT_DEVICE);
         kt_finish(l, s);
@@ -258,9 +262,11 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
              : c->gating + c->shared_gating < 0 ? " clamped"
              : m->apart                         ? " apart"
                                                 : "",
-             c->ties    ? " tied"
-             : c->drops ? " some dropped"
-                        : "",
+             c->ties                            ? " tied"
+             : c->part.n_cpu && c->part.is_cpus ? " the CPU's"
+             : c->part.n_cpu                    ? " without the CPU's"
+             : c->drops                         ? " some dropped"
+                                                : "",
              c->n, c->n > 1 ? "s" : "");
 }
 
@@ -483,6 +489,32 @@ static void mixed_cases(struct kernel_test *l)
     }
 }
 
+/* A part of each token's experts: those of the CPU, or the others. Tokens also have none in it. */
+static void part_cases(struct kernel_test *l)
+{
+    static const struct moe_shape shapes[] = {
+        {12, 3, 192, 64, 192, FORMAT_Q4, 1, .part = {6, true}},
+        {12, 3, 192, 64, 64, FORMAT_Q8, 5, .part = {3, false}},
+        {12, 4, 192, 64, 64, FORMAT_Q4, 40, .drops = true, .part = {7, true}},
+        {12, 2, 192, 64, 0, FORMAT_MXFP4, 40, .ungated = true, .biased = true, .part = {6, false}},
+        {7, 3, 192, 64, 0, FORMAT_Q4, 3, .ungated = true, .biased = true, .gating = 1, .part = {3, true}},
+    };
+    static const struct moe_shape with_shared[] = {
+        {12, 4, 192, 64, 64, FORMAT_Q4, 2, .makes_shared = true, .shared_up_format = FORMAT_Q4,
+         .part = {5, false}},
+        {12, 3, 192, 128, 128, FORMAT_Q4, 70, .makes_shared = true, .shared_up_format = FORMAT_Q4,
+         .part = {4, false}},
+        {12, 3, 256, 256, 256, FORMAT_G_Q4_K, 1, .makes_shared = true, .gate = 1 + FORMAT_G_Q6_K,
+         .shared_up_format = FORMAT_G_Q4_K, .part = {6, false}, .is_rest = true},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        moe_case(l, &shapes[i], shapes[i].format);
+    for (size_t i = 0; kt_has_kernels(l) && i < sizeof with_shared / sizeof *with_shared; i++)
+        moe_case(l, &with_shared[i], with_shared[i].format);
+    if (kt_has_kernels(l))
+        moe_case_of(l, &with_shared[0], FORMAT_Q4, true);
+}
+
 /* The paths of other cases with the sizes of Qwen's models and others. */
 static void moe_sizes(struct kernel_test *l)
 {
@@ -594,6 +626,7 @@ void selftest_experts_cases(struct kernel_test *l)
                 FORMAT_Q4, true);
     choosing_cases(l);
     biased_cases(l);
+    part_cases(l);
     clamped_cases(l);
     moe_format_cases(l);
     moe_block_cases(l);

@@ -258,7 +258,8 @@ struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *b
     struct test_buffer *t = kt_bytes(l, NULL, 8 * (uint64_t)n);
     for (int s = 0; s < KT_SIDES; s++)
         for (uint32_t i = 0; i < n && !l->err.code; i++)
-            exec_write(l->side[s], &t->on[s], 8 * (uint64_t)i, &buffers[i]->on[s].address, 8, &l->err);
+            if (buffers[i])
+                exec_write(l->side[s], &t->on[s], 8 * (uint64_t)i, &buffers[i]->on[s].address, 8, &l->err);
     return t;
 }
 

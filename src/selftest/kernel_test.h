@@ -100,7 +100,7 @@ void kt_matrix(struct kernel_test *l, uint32_t rows, uint32_t cols, uint32_t for
 /* Makes lists of random blocks (ops/attention/choice.h) for n tokens from `pos` on, u32 [n]
  * [kv_choice_stride]; rows of tokens that see everything are out of range. */
 struct test_buffer *kt_lists(struct kernel_test *l, const struct kv_choice *choice, uint32_t pos, uint32_t n);
-/* A table of one address per buffer: the same buffers on both sides. */
+/* A table of one address per buffer (NULL: 0): the same buffers on both sides. */
 struct test_buffer *kt_table(struct kernel_test *l, struct test_buffer *const *buffers, uint32_t n);
 
 /* Returns whether cases are left out that show no other path through a kernel than others do. */

@@ -84,7 +84,8 @@ bad '.*setting , ' '= 3'
 bad '-m/--model: .*value, .*""$' 'model = ""'
 printf 'temp = 0\0' >"$file"
 fails 2 "^moeflux: $file: .*zero byte" -m "$model" -p x
-settings 'experts = cpu' 'n-cpu-moe = 1'
+bad '--experts: .*cpu:SHARE.*, .*"cpu:2"$' 'experts = cpu:2'
+settings 'experts = cpu:0.5' 'n-cpu-moe = 1'
 fails 2 "--experts .*--n-cpu-moe .*experts .*$file:1, n-cpu-moe .*$file:2" -m "$model" -p x
 run 0 "$MOEFLUX" --help
 err_empty

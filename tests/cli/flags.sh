@@ -160,7 +160,10 @@ choices --expert-io 'auto, mmap, pread, uring or direct' auto mmap pread uring d
 choices --prefetch 'auto, none, previous, router or both' auto none previous router both
 choices --cache-policy 'auto, lru, frequency or context' auto lru frequency context
 choices --kv-type 'auto, f32, f16 or q8_0' auto f32 f16 q8_0
-choices --experts 'gpu or cpu' gpu cpu
+choices --experts 'gpu, cpu or cpu:SHARE' gpu cpu cpu:0.5 cpu:1e-3
+for share in 0 1 1.5 -0.5 '' x 0.5x nan inf 1e-60 0,5; do
+    fails 2 "--experts: .*gpu, cpu or cpu:SHARE.*\"cpu:$share\"$" -m dir -p x --experts "cpu:$share"
+done
 choices --prompt-type 'auto, f32 or f16' auto f32 f16
 choices --color 'auto, always or never' auto always never
 
@@ -181,6 +184,7 @@ fails 2 '--tools .*--raw .*--tokens-in ' -m dir -p x --raw --tools y
 
 claim flags_that_exclude_each_other_are_named
 fails 2 '--experts .*--n-cpu-moe ' -m dir -p x --experts cpu --n-cpu-moe 3
+fails 2 '--experts .*--n-cpu-moe ' -m dir -p x --experts cpu:0.5 --n-cpu-moe 3
 fails 2 '--experts .*--n-cpu-moe ' inspect dir --experts gpu --n-cpu-moe 0
 fails 2 '--n-cpu-moe: .* 0 to .*"-1"$' -m dir -p x --n-cpu-moe -1
 fails 2 ' -p - .*-f ' -m dir -p - -f y

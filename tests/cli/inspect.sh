@@ -18,7 +18,7 @@ out_has '100 %.*this plan'
 out_has '^The device: .*experts .*resident'
 out_has '  on the CPU  *[0-9.]* .B/s  '
 out_has '  --experts cpu  *[0-9.]* ms'
-out_has '  --[a-z-]* [a-z0-9]*  *[0-9.]* ms  .*fastest$'
+out_has '  --[a-z-]* [a-z0-9:.]*  *[0-9.]* ms  .*fastest$'
 out_lacks ' $'
 
 claim no_measure_prints_what_files_and_memory_show
@@ -227,7 +227,17 @@ json_is 'j["cpu_layers"], j["slots"]' '(6, 0)'
 run 0 "$MOEFLUX" -m "$model" --device 0 --tokens-in "$tmp/ids" -n 3 --temp 0 --n-cpu-moe 1 --stats --json=full
 json_is '0 < j["stats"]["cpu_experts_s"] < 100' True
 err_has '^CPU  *[1-9][0-9]* .*experts '
+run 0 "$MOEFLUX" -m "$model" --device 0 --plan --experts cpu:0.25 --json
+json_is 'j["cpu_layers"], j["cpu_experts"], j["cpu_slots"], j["slots"], j["experts"]' '(6, 18, 18, 54, 72)'
+run 0 "$MOEFLUX" -m "$model" --device 0 --plan --experts cpu:0.25
+out_has '  experts on device  *1.33 MB  54 of 72, 75 %$'
+out_has "  host's activations .*  for 0.25 of each layer's experts$"
+run 0 "$MOEFLUX" -m "$model" --device 0 --tokens-in "$tmp/ids" -n 3 --temp 0 --experts cpu:0.5 --stats --json=full
+json_is '0 < j["stats"]["cpu_experts"] < 100' True
+err_has '^CPU  *[1-9][0-9]* .*experts '
 for device in cpu reference; do
+    fails 2 '--experts cpu:SHARE .*GPU .*--device$' -m "$model" --plan --experts cpu:0.5 --device $device
+    fails 2 '--experts cpu:SHARE .*GPU .*--device$' inspect "$model" --experts cpu:0.5 --device $device
     fails 2 '--n-cpu-moe .*GPU .*--device$' -m "$model" --plan --experts cpu --device $device
     fails 2 '--n-cpu-moe .*GPU .*--device$' -m "$model" --tokens-in "$tmp/ids" --n-cpu-moe 1 --device $device
     fails 2 '--n-cpu-moe .*GPU .*--device$' inspect "$model" --n-cpu-moe 1 --device $device

@@ -130,6 +130,7 @@ def experts_that_are_read_from_disk():
 
 def experts_on_the_cpu():
     sweep('-p', 'hello', '-n', '4', '--ignore-eos', '--n-cpu-moe', '2')
+    sweep('-p', 'hello', '-n', '4', '--ignore-eos', '--experts', 'cpu:0.5')
 
 
 def two_devices():

@@ -272,10 +272,10 @@ static void run_model(const char *dir, const char *golden, uint64_t memory, cons
         run_as(MOEFLUX_PROMPT_TYPE_F32, dir, golden, memory, device);
 }
 
-/* Routed experts of the first layers on the CPU, the rest on the device: all of them held to the float32
- * bounds. Prompts of more than 100 tokens only repeat what those of 64 do, and take the CPU's time; on
- * lavapipe the first prompt and its continuation take the same ways. */
-static void run_split(const char *dir, const char *golden, uint32_t n_cpu_layers, bool is_little)
+/* Routed experts of the first layers on the CPU, or a share of each layer's, the rest on the device: all
+ * of them held to the float32 bounds. Prompts of more than 100 tokens only repeat what those of 64 do, and
+ * take the CPU's time; on lavapipe the first prompt and its continuation take the same ways. */
+static void run_split(const char *dir, const char *golden, uint32_t n_cpu_layers, float share, bool is_little)
 {
     struct golden g;
     struct moeflux_model *m;
@@ -283,13 +283,15 @@ static void run_split(const char *dir, const char *golden, uint32_t n_cpu_layers
     struct moeflux_err e = {0};
     struct moeflux_options o = {.dir = dir,
                                 .n_cpu_layers = n_cpu_layers,
+                                .cpu_share = share,
                                 .device = device_name(),
                                 .prompt_type = MOEFLUX_PROMPT_TYPE_F32};
     golden_open(&g, golden);
     if (is_little)
         little_memory(&o, false);
     check_ok(device_open_model(&m, &o, &e), &e);
-    printf("%s, experts of %u layers on the CPU%s\n", dir, moeflux_model_get_info(m).n_cpu_layers,
+    printf("%s, %g of the experts of %u layers on the CPU%s\n", dir, share > 0 ? (double)share : 1,
+           moeflux_model_get_info(m).n_cpu_layers,
            moeflux_model_get_info(m).experts_resident ? "" : ", streaming");
     assert_int_equal(moeflux_model_get_info(m).experts_resident, !is_little);
     run_cases(m, &g, golden,
@@ -822,16 +824,39 @@ static void split_models_agree(void **state)
         {"tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors", true, true},
         {"tests/models/qwen3-odd/mlx", "tests/models/qwen3-odd/golden.safetensors", true, false},
         {"tests/models/deepseek-odd/mlx", "tests/models/deepseek-odd/golden.safetensors", true, true},
-        /* Experts with biases. */
+        /* Experts with biases; a norm after the streams are mixed. */
         {"tests/models/families/gptoss-odd", "tests/models/families/gptoss-odd.golden.safetensors", true,
          false},
+        {"tests/models/families/v4-odd", "tests/models/families/v4-odd.golden.safetensors", true, false},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         if (models[i].all)
-            run_split(models[i].dir, models[i].golden, UINT32_MAX, false);
+            run_split(models[i].dir, models[i].golden, UINT32_MAX, 0, false);
         if (models[i].first)
-            run_split(models[i].dir, models[i].golden, first_layer_with_experts(models[i].dir), true);
+            run_split(models[i].dir, models[i].golden, first_layer_with_experts(models[i].dir), 0, true);
     }
+}
+
+/* That memory, batches and drafts change nothing is test_cpu_share.c's. */
+static void shared_models_agree(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *dir, *golden;
+        float share;
+        bool is_little;
+    } models[] = {
+        {"tests/models/qwen-odd/mlx", "tests/models/qwen-odd/golden.safetensors", 0.5f, true},
+        {"tests/models/deepseek-odd/mlx", "tests/models/deepseek-odd/golden.safetensors", 0.4f, false},
+        {"tests/models/families/gptoss-odd", "tests/models/families/gptoss-odd.golden.safetensors", 0.6f,
+         true},
+        {"tests/models/families/nemo-latent", "tests/models/families/nemo-latent.golden.safetensors", 0.5f,
+         false},
+        {"tests/models/families/qw4-odd", "tests/models/families/qw4-odd.golden.safetensors", 0.3f, false},
+        {"tests/models/families/v4-odd", "tests/models/families/v4-odd.golden.safetensors", 0.5f, false},
+    };
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        run_split(models[i].dir, models[i].golden, 0, models[i].share, models[i].is_little);
 }
 
 int main(void)
@@ -852,6 +877,7 @@ int main(void)
     };
     const struct CMUnitTest rest_on_vulkan[] = {
         cmocka_unit_test(split_models_agree),
+        cmocka_unit_test(shared_models_agree),
     };
     /* The kernels of the others with other sizes, each to be compiled; qwen3-odd has matrices of plain
      * numbers too. */

@@ -49,7 +49,7 @@ static struct exec_caps discrete(uint64_t free_bytes)
 static struct budget_request request(uint64_t memory, uint64_t gpu_memory, uint64_t host_free)
 {
     const struct model_dir m = make_model(MIB);
-    return (struct budget_request){.layers = {0, m.config.n_layers},
+    return (struct budget_request){.gpu = {.layers = {0, m.config.n_layers}},
                                    .weights_bytes = m.dense_bytes,
                                    .memory_bytes = memory,
                                    .gpu_memory_bytes = gpu_memory,
@@ -394,7 +394,7 @@ static struct budget_request split(uint32_t n_cpu_layers, uint64_t memory, uint6
                                    uint64_t host_free)
 {
     struct budget_request w = request(memory, gpu_memory, host_free);
-    w.n_cpu_layers = n_cpu_layers;
+    w.gpu.layers.first = w.cpu.layers.end = n_cpu_layers;
     w.cpu_scratch_bytes = MIB;
     return w;
 }

@@ -107,7 +107,7 @@ static void open_place(struct place *p, const char *usage)
     p->x = open_card();
     check_ok(model_dir_open(&p->model, TINY, &e), &e);
     uint64_t stride = slots_stride(p->model.max_expert_bytes);
-    const struct expert_store_options o = {.layers = {0, p->model.config.n_layers},
+    const struct expert_store_options o = {.set = {.layers = {0, p->model.config.n_layers}},
                                            .budget_bytes = N_DEVICE * stride,
                                            .host_slots_bytes = N_HOST * stride,
                                            .n_threads = 2,

@@ -116,6 +116,40 @@ static void the_placement_follows_bus_and_memory(void **state)
     assert_int_equal(p.best_cpu_layers, 10);
 }
 
+/* The same card, and a bus as fast as the CPU's memory. */
+static void a_share_uses_bus_and_memory_at_once(void **state)
+{
+    (void)state;
+    struct moeflux_needs n = NEEDS;
+    n.n_experts = 4;
+    n.top_k = 4;
+    struct moeflux_plan plan = {
+        .n_experts = 40, .slot_bytes = 1, .device_room_bytes = 0, .host_room_bytes = 40};
+    struct lab_speeds s = SPEEDS;
+    struct lab_placement p;
+    s.kernel_bytes_s = 1e12;
+    s.cpu_bytes_s = 4e9;
+    assert_true(lab_compare_placements(&n, &plan, &s, &p));
+    assert_true(p.best_share > 0.3 && p.best_share < 0.7);
+    assert_true(p.share_s < 0.9 * p.best_s);
+    /* A choice of more experts is divided more evenly; never better than half of the time. */
+    double of_few = p.share_s;
+    n.top_k = 64;
+    assert_true(lab_compare_placements(&n, &plan, &s, &p));
+    assert_true(p.share_s < of_few && p.share_s > 0.5 * p.best_s);
+    /* One memory has no second way. */
+    plan.is_unified = true;
+    plan.device_room_bytes = 40;
+    assert_true(lab_compare_placements(&n, &plan, &s, &p));
+    assert_true(p.best_share == 0);
+    /* The forecast of a plan with a share has it too. */
+    plan = (struct moeflux_plan){
+        .n_experts = 4, .n_cpu_experts = 2, .n_cpu_slots = 2, .n_host_slots = 2, .n_cpu_layers = 10};
+    double apart = lab_make_forecast(&n, &plan, &s, 1).apart_s;
+    plan.cpu_share = 0.5f;
+    assert_true(lab_make_forecast(&n, &plan, &s, 1).apart_s < apart);
+}
+
 static void experts_on_the_cpu_wait_for_memory_and_for_the_device(void **state)
 {
     (void)state;
@@ -337,6 +371,7 @@ int main(void)
         cmocka_unit_test(so_does_one_whose_host_holds_all_experts),
         cmocka_unit_test(what_is_not_known_counts_as_nothing),
         cmocka_unit_test(the_placement_follows_bus_and_memory),
+        cmocka_unit_test(a_share_uses_bus_and_memory_at_once),
         cmocka_unit_test(equal_devices_with_room_share_evenly),
         cmocka_unit_test(a_faster_device_gets_what_it_has_room_for),
         cmocka_unit_test(a_small_device_gives_layers_away),

@@ -37,7 +37,7 @@ static int check_needs(bool given, const char *flag, bool has, const char *other
 /* Checks where experts are computed, and how many. */
 static int check_experts(const struct options *o, struct moeflux_err *e)
 {
-    bool both = o->experts != OPTIONS_NOT_GIVEN && o->n_cpu_moe != OPTIONS_NOT_GIVEN;
+    bool both = o->experts.is_given && o->n_cpu_moe != OPTIONS_NOT_GIVEN;
     if (!(o->expert_share > 0 && o->expert_share <= 1))
         return err_set(e, ERR_USAGE, "--expert-share: expected more than 0 and at most 1, found %g",
                        (double)o->expert_share);
@@ -133,7 +133,7 @@ static int check_copies(const struct options *o, struct moeflux_err *e)
 {
     int rc = refuse(o->replicate && o->tensor_split.n, "--replicate", "--tensor-split", e);
     if (!rc)
-        rc = refuse(o->replicate && (o->experts == 1 || o->n_cpu_moe > 0), "--replicate",
+        rc = refuse(o->replicate && (o->experts.is_cpu || o->n_cpu_moe > 0), "--replicate",
                     "--experts cpu or --n-cpu-moe", e);
     return rc ? rc : refuse(o->replicate && o->trace, "--replicate", "--trace", e);
 }

@@ -211,6 +211,10 @@ static int set_value(const struct flag *f, const char *text, void *field, struct
         return number_bytes_list(text, field)
                    ? 0
                    : bad_value(f, "a size like 512M, 4G or 1.5GiB, or several with commas", text, e);
+    case FLAG_PLACE:
+        return number_place(text, field)
+                   ? 0
+                   : bad_value(f, "gpu, cpu or cpu:SHARE, a SHARE of more than 0 and less than 1", text, e);
     case FLAG_CHOICE:
         *(int *)field = find_choice(f->choices, text);
         return *(int *)field >= 0 ? 0 : bad_value(f, f->choices, text, e);

@@ -26,6 +26,7 @@ enum flag_kind {
     FLAG_LIST,    /* struct number_list, each in [lo, hi] */
     FLAG_SHARES,  /* struct share_list */
     FLAG_SIZES,   /* struct bytes_list */
+    FLAG_PLACE,   /* struct expert_place */
     FLAG_CHOICE,  /* int: index in `choices` */
     FLAG_OPERAND, /* const char *: a word without a flag, in the table's order; required if hi is 0 */
 };
@@ -38,7 +39,7 @@ struct flag {
     const char *help;   /* one line; NULL: left out of the help text */
     size_t at;          /* offsetof of the field that is set */
     int64_t lo, hi;
-    /* list for messages: "auto, f32 or f16"; FLAG_TEXT: some of the possible values */
+    /* list for messages: "auto, f32 or f16"; FLAG_TEXT, FLAG_PLACE: some of the possible values */
     const char *choices;
 };
 

@@ -129,6 +129,17 @@ bool number_bytes_list(const char *text, struct bytes_list *out)
     return true;
 }
 
+bool number_place(const char *text, struct expert_place *out)
+{
+    static const char cpu[] = "cpu:";
+    double share = 0;
+    bool has_share = strncmp(text, cpu, sizeof cpu - 1) == 0;
+    if (has_share && !number_real(text + sizeof cpu - 1, &share))
+        return false;
+    *out = (struct expert_place){true, has_share || strcmp(text, "cpu") == 0, (float)share};
+    return has_share ? out->share > 0 && out->share < 1 : out->is_cpu || strcmp(text, "gpu") == 0;
+}
+
 char *number_show_bytes(char *buf, size_t cap, double bytes)
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB"};

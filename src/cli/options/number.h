@@ -22,6 +22,12 @@ struct bytes_list {
     uint64_t values[NUMBER_LIST_MAX];
 };
 
+/* Where routed experts are computed: "gpu", "cpu" or "cpu:0.5". */
+struct expert_place {
+    bool is_given, is_cpu;
+    float share; /* part of each layer's experts on the CPU, more than 0 and less than 1; 0: all */
+};
+
 /* A decimal whole number in [lo, hi]. */
 bool number_int(const char *text, int64_t lo, int64_t hi, int64_t *out);
 
@@ -38,6 +44,8 @@ bool number_list(const char *text, int64_t lo, int64_t hi, struct number_list *o
 /* Lists of numbers above 0, "3,1", and of sizes, "20G,8G": at least one item, at most NUMBER_LIST_MAX. */
 bool number_shares(const char *text, struct share_list *out);
 bool number_bytes_list(const char *text, struct bytes_list *out);
+
+bool number_place(const char *text, struct expert_place *out);
 
 /* Writes "1.23 GB" (powers of 1000, as usual for file sizes and bandwidths). Returns buf. */
 char *number_show_bytes(char *buf, size_t cap, double bytes);

@@ -37,6 +37,7 @@
 #define SHARES(l, value, f, help)             {FLAG_SHARES, NULL, l, value, help, AT(f), 0, 0, NULL}
 #define SIZES(l, value, f, help)              {FLAG_SIZES, NULL, l, value, help, AT(f), 0, 0, NULL}
 #define CHOICE(l, value, f, choices, help)    {FLAG_CHOICE, NULL, l, value, help, AT(f), 0, 0, choices}
+#define PLACE(l, value, f, choices, help)     {FLAG_PLACE, NULL, l, value, help, AT(f), 0, 0, choices}
 #define MAY_OPERAND(value, f, help)           {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 1, NULL}
 #define OPERAND(value, f, help)               {FLAG_OPERAND, NULL, NULL, value, help, AT(f), 0, 0, NULL}
 
@@ -46,11 +47,11 @@ static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct",
                   CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
                   KV_TYPE[] = "auto, f32, f16 or q8_0",
                   EFFORT[] = "none, minimal, low, medium, high or xhigh",
-                  EXPERTS[] = "gpu or cpu", COLOR[] = "auto, always or never";
+                  COLOR[] = "auto, always or never";
 /* Values that completion offers: these flags take others too, or are checked elsewhere. */
 static const char DEVICES[] = "auto, cpu or reference",
                   ISAS[] = "portable, avx2, avx512, amx, neon or dotprod",
-                  STATES[] = "v2 or v3";
+                  STATES[] = "v2 or v3", EXPERTS[] = "gpu or cpu";
 /* The order is that of the enums of convert/settings.h without their first value, which stands for none. */
 static const char RECIPE[] = "mixed_2_6, mixed_3_4, mixed_3_6 or mixed_4_6", SCALES[] = "minmax or search",
                   QUANT_MODE[] = "affine, mxfp4, mxfp8 or nvfp4";
@@ -73,7 +74,7 @@ static const char LOG_LEVEL[] = "error, warn or info";
     INT("t", "threads", "N", threads, 1, 4096, "threads that compute and read (all cores)"), \
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, e.g. 4G"), \
     SIZES("gpu-memory", "SIZE,..", gpu_memory, "device memory to use on each GPU, e.g. 20G"), \
-    CHOICE("experts", "WHERE", experts, EXPERTS, "where routed experts are computed: gpu, cpu (gpu)"), \
+    PLACE("experts", "WHERE", experts, EXPERTS, "compute routed experts on: gpu, cpu, cpu:SHARE (gpu)"), \
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "compute the first N layers' experts on the CPU"), \
     INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS, \
         "routed experts per token (the model's number)"), \
@@ -212,7 +213,7 @@ static const struct flag inspect_flags[] = {
     INT("c", "ctx-size", "N", ctx_size, 1, MAX_TOKENS, "context size to plan for (8192)"),
     BYTES(NULL, "memory", "SIZE", memory, "host memory for experts and checkpoints, e.g. 4G"),
     SIZES("gpu-memory", "SIZE,..", gpu_memory, "device memory to use on each GPU, e.g. 20G"),
-    CHOICE("experts", "WHERE", experts, EXPERTS, "where routed experts are computed: gpu, cpu (gpu)"),
+    PLACE("experts", "WHERE", experts, EXPERTS, "compute routed experts on: gpu, cpu, cpu:SHARE (gpu)"),
     INT(NULL, "n-cpu-moe", "N", n_cpu_moe, 0, MAX_TOKENS, "compute the first N layers' experts on the CPU"),
     INT(NULL, "active-experts", "N", active_experts, 1, MAX_TOKENS,
         "routed experts per token (the model's number)"),
@@ -297,7 +298,6 @@ void options_defaults(struct options *o)
     *o = (struct options){
         .log_level = EXIT_INFO,
         .predict = OPTIONS_NOT_GIVEN,
-        .experts = OPTIONS_NOT_GIVEN,
         .n_cpu_moe = OPTIONS_NOT_GIVEN,
         .recipe = OPTIONS_NOT_GIVEN,
         .scales = OPTIONS_NOT_GIVEN,
@@ -599,7 +599,7 @@ const char *options_cpu_isa(const struct options *o)
     const char *wish = getenv("MOEFLUX_CPU_ISA");
     if (o->cpu_isa)
         return o->cpu_isa;
-    bool computes = o->experts == 1 || o->n_cpu_moe > 0 || check_takes_cpu(o->device) ||
+    bool computes = o->experts.is_cpu || o->n_cpu_moe > 0 || check_takes_cpu(o->device) ||
                     check_names_cpu(o->device, false);
     return wish && *wish && computes ? wish : NULL;
 }
@@ -615,7 +615,9 @@ void options_engine(const struct options *o, struct moeflux_options *out)
     out->dir = o->model;
     out->device = o->device;
     out->cpu_isa = options_cpu_isa(o);
-    out->n_cpu_layers = o->experts == 1 ? UINT32_MAX : o->n_cpu_moe > 0 ? (uint32_t)o->n_cpu_moe : 0;
+    bool is_whole = o->experts.is_cpu && !(o->experts.share > 0);
+    out->n_cpu_layers = is_whole ? UINT32_MAX : o->n_cpu_moe > 0 ? (uint32_t)o->n_cpu_moe : 0;
+    out->cpu_share = o->experts.share;
     out->active_experts = (uint32_t)o->active_experts;
     out->expert_share = o->expert_share;
     out->prefer_resident = o->prefer_resident;

@@ -47,7 +47,7 @@ struct options {
 
     const char *model, *device, *cpu_isa, *usage, *pin, *trace;
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
-    int experts;                                                 /* 0: gpu, 1: cpu; OPTIONS_NOT_GIVEN */
+    struct expert_place experts;
     float expert_share, prefer_resident;
     int64_t n_cpu_moe;      /* layers; OPTIONS_NOT_GIVEN */
     int64_t active_experts; /* 0: the model's own number */

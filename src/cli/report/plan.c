@@ -25,6 +25,8 @@ static void cpu(const struct facts *f, const struct moeflux_plan *p)
     char layers[64];
     bool is_used = p->n_cpu_layers || p->cpu_scratch_bytes;
     snprintf(layers, sizeof layers, "for those of the first %" PRIu32 " layers", p->n_cpu_layers);
+    if (p->cpu_share > 0)
+        snprintf(layers, sizeof layers, "for %g of each layer's experts", (double)p->cpu_share);
     if (p->n_cpu_layers)
         experts(f, "  experts on CPU", p->n_cpu_slots, p);
     facts_bytes(f, "cpu_scratch_bytes", is_used ? "  host's activations" : NULL, p->cpu_scratch_bytes,

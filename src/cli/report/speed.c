@@ -154,27 +154,54 @@ static void print_rows(const struct moeflux_needs *n, const struct moeflux_plan 
 
 /* --- where to compute experts --- */
 
-/* Writes the flags that ask for this placement. */
-static void show_flags(const struct moeflux_needs *n, uint32_t n_cpu_layers, char *text, size_t cap)
+/* A placement, the flags that ask for it and a token's time. */
+struct placement {
+    char flags[32];
+    double seconds;
+};
+enum { MAX_PLACEMENTS = 4 };
+
+static void add_placement(struct placement *all, uint32_t *n, const char *flags, double seconds)
 {
-    if (n_cpu_layers == 0 || n_cpu_layers >= n->n_layers)
-        snprintf(text, cap, "--experts %s", n_cpu_layers ? "cpu" : "gpu");
-    else
-        snprintf(text, cap, "--n-cpu-moe %u", n_cpu_layers);
+    snprintf(all[*n].flags, sizeof all[*n].flags, "%s", flags);
+    all[(*n)++].seconds = seconds;
+}
+
+/* Lists all experts on either, the best split of the layers and that of each layer's experts, if there is
+ * one. Returns their number; 0: not known. *best: index of the fastest. */
+static uint32_t list_placements(const struct moeflux_needs *needs, const struct moeflux_plan *plan,
+                                const struct lab_speeds *s, struct placement all[MAX_PLACEMENTS],
+                                uint32_t *best)
+{
+    struct lab_placement p;
+    char flags[sizeof all->flags];
+    uint32_t n = 0;
+    *best = 0;
+    if (!plan || !lab_compare_placements(needs, plan, s, &p))
+        return 0;
+    add_placement(all, &n, "--experts gpu", p.gpu_s);
+    add_placement(all, &n, "--experts cpu", p.cpu_s);
+    snprintf(flags, sizeof flags, "--n-cpu-moe %u", p.best_cpu_layers);
+    if (p.best_cpu_layers > 0 && p.best_cpu_layers < needs->n_layers)
+        add_placement(all, &n, flags, p.best_s);
+    snprintf(flags, sizeof flags, "--experts cpu:%.2f", p.best_share);
+    if (p.best_share > 0)
+        add_placement(all, &n, flags, p.share_s);
+    for (uint32_t i = 1; i < n; i++)
+        *best = all[i].seconds < all[*best].seconds ? i : *best;
+    return n;
 }
 
 static void print_placement(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                             const struct lab_speeds *s, struct output *out)
 {
-    struct lab_placement p;
-    char flags[32];
-    if (!plan || !lab_compare_placements(n, plan, s, &p))
-        return;
-    show_flags(n, p.best_cpu_layers, flags, sizeof flags);
-    output_text(out, "\nA token, by where its experts are computed\n");
-    output_addf(out, "  %-20s %9.2f ms\n  %-20s %9.2f ms\n", "--experts gpu", p.gpu_s * 1e3, "--experts cpu",
-                p.cpu_s * 1e3);
-    output_addf(out, "  %-20s %9.2f ms  expected to be the fastest\n", flags, p.best_s * 1e3);
+    struct placement all[MAX_PLACEMENTS];
+    uint32_t best, n_all = list_placements(n, plan, s, all, &best);
+    if (n_all > 0)
+        output_text(out, "\nA token, by where its experts are computed\n");
+    for (uint32_t i = 0; i < n_all; i++)
+        output_addf(out, "  %-20s %9.2f ms%s\n", all[i].flags, all[i].seconds * 1e3,
+                    i == best ? "  expected to be the fastest" : "");
 }
 
 /* --- how to share out layers --- */
@@ -298,13 +325,16 @@ static json_t *speeds_json(const struct lab_speeds *s)
 static json_t *placement_json(const struct moeflux_needs *n, const struct moeflux_plan *plan,
                               const struct lab_speeds *s)
 {
-    struct lab_placement p;
-    char flags[32];
-    if (!plan || !lab_compare_placements(n, plan, s, &p))
-        return json_null();
-    show_flags(n, p.best_cpu_layers, flags, sizeof flags);
-    return json_pack("{s:f, s:f, s:f, s:s}", "gpu_s", p.gpu_s, "cpu_s", p.cpu_s, "best_s", p.best_s, "best",
-                     flags);
+    struct placement all[MAX_PLACEMENTS];
+    uint32_t best, n_all = list_placements(n, plan, s, all, &best);
+    json_t *list = json_array();
+    for (uint32_t i = 0; i < n_all; i++)
+        json_array_append_new(list, json_pack("{s:s, s:f}", "flags", all[i].flags, "s", all[i].seconds));
+    if (n_all > 0)
+        return json_pack("{s:f, s:f, s:f, s:s, s:o}", "gpu_s", all[0].seconds, "cpu_s", all[1].seconds,
+                         "best_s", all[best].seconds, "best", all[best].flags, "all", list);
+    json_decref(list);
+    return json_null();
 }
 
 static json_t *row_json(double hits, const struct lab_forecast *f)

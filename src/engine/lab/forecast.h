@@ -13,6 +13,10 @@ struct forecast_part {
     double copied_bytes, disk_bytes; /* weights that are copied to the device first, and read from disk */
     double n_waits;                  /* waits of the host for the device */
     uint32_t n_layers;
+    /* The CPU multiplies this share of each layer's experts while the device multiplies own_bytes (of
+     * device_bytes) and copies; top_k experts are chosen. 0: not at the same time. */
+    double cpu_share, own_bytes;
+    uint32_t top_k;
 };
 
 /* Returns seconds. machine: only its disk and CPU count. A speed that was not measured takes no time. */

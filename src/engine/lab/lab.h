@@ -131,6 +131,9 @@ struct lab_forecast lab_make_forecast(const struct moeflux_needs *n, const struc
 struct lab_placement {
     double gpu_s, cpu_s, best_s; /* all on the device, all on the CPU, the first best_cpu_layers on the CPU */
     uint32_t best_cpu_layers;    /* a value for moeflux_options.n_cpu_layers */
+    /* best_share of each layer's on the CPU, a value for moeflux_options.cpu_share; 0: no share is
+     * possible, or gains anything */
+    double share_s, best_share;
 };
 /* Fills *out and returns true, if the speeds of device and CPU are both known; else returns false. */
 bool lab_compare_placements(const struct moeflux_needs *n, const struct moeflux_plan *plan,

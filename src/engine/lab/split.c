@@ -41,11 +41,12 @@ static uint32_t first_with_experts(const struct advice *a, uint32_t from)
     return (uint32_t)size_max(from, a->needs->n_layers - a->needs->n_expert_layers);
 }
 
-/* Returns how many layers with experts the device computes; the CPU has the first ones. */
-static uint32_t n_with_experts(const struct advice *a, uint32_t from, uint32_t end)
+/* Returns how many layers' experts the device computes; the CPU has the first ones, or a share of each. */
+static double n_with_experts(const struct advice *a, uint32_t from, uint32_t end)
 {
-    uint32_t first = (uint32_t)size_max(first_with_experts(a, from), a->plan->n_cpu_layers);
-    return end > first ? end - first : 0;
+    double share = (double)a->plan->cpu_share;
+    uint64_t first = size_max(first_with_experts(a, from), share > 0 ? 0 : a->plan->n_cpu_layers);
+    return end > first ? (double)(end - first) * (1 - share) : 0;
 }
 
 static uint32_t n_on_cpu(const struct advice *a, uint32_t from, uint32_t end)
@@ -84,14 +85,18 @@ static double time_of(const struct advice *a, uint32_t device, uint32_t from, ui
     double of_layer = (double)n->token_expert_bytes / (double)size_max(n->n_expert_layers, 1);
     double missing = all > room ? 1 - room / all : 0, experts = layers * of_layer;
     double from_disk = experts * missing * (is_unified ? 1 : a->missing_from_host);
+    double share = (double)a->plan->cpu_share, on_cpu = n_on_cpu(a, from, end);
     struct forecast_part p = {
         .device_bytes = (double)n->token_dense_bytes * (end - from) / a->n_layers + experts,
-        .cpu_bytes = n_on_cpu(a, from, end) * of_layer,
+        .cpu_bytes = on_cpu * of_layer * (share > 0 ? share : 1),
         .copied_bytes = is_unified ? 0 : experts * missing,
         .disk_bytes = from_disk,
         .n_layers = end - from,
+        .cpu_share = share,
+        .own_bytes = experts,
+        .top_k = n->top_k,
         /* counted like a whole token's: host and device each wait for the CPU's experts */
-        .n_waits = n_on_cpu(a, from, end) + (from_disk > 0 ? end - from : 1.0 + n_on_cpu(a, from, end))};
+        .n_waits = on_cpu + (from_disk > 0 ? end - from : 1 + on_cpu)};
     return forecast_part_s(&p, s, a->speeds);
 }
 

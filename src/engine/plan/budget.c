@@ -48,10 +48,10 @@ struct side {
     uint64_t need, least; /* both 0: it has none */
 };
 
-static struct side side_of(const struct model_dir *m, uint32_t first, uint32_t end)
+static struct side side_of(const struct model_dir *m, const struct expert_set *set)
 {
-    uint64_t need = expert_store_full_bytes(m, (struct expert_layers){first, end});
-    return (struct side){need, need ? expert_store_floor_bytes(m) : 0};
+    uint64_t need = expert_store_full_bytes(m, set);
+    return (struct side){need, size_min(need, expert_store_floor_bytes(m))};
 }
 
 static int check_device(const struct budget_request *w, uint64_t device, uint64_t least,
@@ -112,10 +112,10 @@ static int share_host(const struct budget_request *w, uint64_t most, struct side
 
 /* Divides host memory if the device has its own. Experts without a device slot are cached there while there
  * is room. All reads land there, so it holds at least one token's experts of one layer. */
-static int share_apart(const struct model_dir *m, const struct budget_request *w, struct side gpu,
-                       struct side cpu, struct budget *out, struct moeflux_err *e)
+static int share_apart(const struct budget_request *w, struct side gpu, struct side cpu, struct budget *out,
+                       struct moeflux_err *e)
 {
-    uint64_t missing = minus(gpu.need, out->slot_bytes), floor = missing ? expert_store_floor_bytes(m) : 0;
+    uint64_t missing = minus(gpu.need, out->slot_bytes), floor = missing ? gpu.least : 0;
     uint64_t most =
         w->memory_bytes ? limit_of(w->memory_bytes, w->host_free_bytes) : w->host_free_bytes / 4 * 3;
     /* If there is room for all experts, the host holds all: those on the device are copies, and none has to
@@ -151,9 +151,7 @@ static int share_unified(const struct budget_request *w, uint64_t room, struct s
 int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
                        const struct budget_request *w, struct budget *out, struct moeflux_err *e)
 {
-    uint32_t on_device = (uint32_t)size_min(size_max(w->layers.first, w->n_cpu_layers), w->layers.end);
-    const struct side cpu = side_of(m, w->layers.first, on_device),
-                      gpu = side_of(m, on_device, w->layers.end);
+    const struct side cpu = side_of(m, &w->cpu), gpu = side_of(m, &w->gpu);
     uint64_t fixed = plus(w->weights_bytes, w->scratch_bytes), least = size_max(gpu.least, cpu.least);
     *out = (struct budget){0};
     if (caps->is_unified)
@@ -171,7 +169,7 @@ int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
     uint64_t room = out->device_bytes - fixed;
     if (!caps->is_unified)
         out->slot_bytes = size_min(room, gpu.need);
-    rc = caps->is_unified ? share_unified(w, room, gpu, cpu, out, e) : share_apart(m, w, gpu, cpu, out, e);
+    rc = caps->is_unified ? share_unified(w, room, gpu, cpu, out, e) : share_apart(w, gpu, cpu, out, e);
     uint64_t taken = plus(w->checkpoint_bytes * out->n_checkpoints,
                           caps->is_unified ? fixed + out->slot_bytes : out->host_bytes);
     taken = plus(taken, plus(out->cpu_slot_bytes, w->cpu_scratch_bytes));

@@ -11,16 +11,15 @@ struct moeflux_err;
 struct exec_caps;
 struct model_dir;
 
-struct budget_request {                      /* bytes */
-    struct expert_layers layers;             /* the device's layers: all, or a share */
-    uint64_t weights_bytes;                  /* dense weights of these layers */
+struct budget_request {         /* bytes */
+    struct expert_set gpu, cpu; /* experts that the device computes; that the CPU computes for it */
+    uint64_t weights_bytes;     /* dense weights of the device's layers */
     uint64_t memory_bytes, gpu_memory_bytes; /* --memory, --gpu-memory; 0: not given */
     uint64_t scratch_bytes;                  /* activations, states and the driver's memory */
     uint64_t host_free_bytes;                /* host_memory_free; UINT64_MAX: not known */
     uint64_t checkpoint_bytes;               /* host memory of one checkpoint; 0: none */
-    /* the CPU computes the routed experts of the first so many layers */
-    uint32_t n_cpu_layers;
-    uint64_t cpu_scratch_bytes; /* host memory for that, and for n-gram rows on their way to the device */
+    /* host memory for the CPU's experts, and for n-gram rows on their way to the device */
+    uint64_t cpu_scratch_bytes;
 };
 
 /* A sequence has as many checkpoints as fit in BUDGET_CHECKPOINT_BYTES, within these bounds, if there is
@@ -29,8 +28,8 @@ struct budget_request {                      /* bytes */
 enum { BUDGET_LEAST_CHECKPOINTS = 6, BUDGET_MOST_CHECKPOINTS = 32 };
 
 struct budget { /* bytes */
-    /* device slots for experts: at least expert_store_floor_bytes, at most expert_store_full_bytes of the
-     * layers that the device computes; 0: it computes none */
+    /* device slots for experts: at least expert_store_floor_bytes, at most expert_store_full_bytes of those
+     * that the device computes; 0: it computes none */
     uint64_t slot_bytes;
     /* host memory for the experts that the CPU computes, with the same bounds */
     uint64_t cpu_slot_bytes;
@@ -53,7 +52,7 @@ struct budget { /* bytes */
  *   and checkpoints.
  * - Checkpoints get what is left if all experts fit. Otherwise they get an eighth of the memory beyond the
  *   smallest cache. One checkpoint is always allowed, even above the bounds: no model is refused for it.
- * - If the CPU computes the experts of some layers, their slots are host memory, which --memory bounds too.
+ * - If the CPU computes experts, their slots are host memory, which --memory bounds too.
  *   Both sides share it in proportion to what each lacks.
  * - Defaults: 9/10 of the free device memory (and of the free host memory if that is the same). Host slots
  *   for every expert without a device slot, in at most 3/4 of the free host memory. A request above what is

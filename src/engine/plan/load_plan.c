@@ -22,6 +22,7 @@
 #include "model/fp8.h"
 #include "model/sketch.h"
 #include "model/table.h"
+#include "ops/experts/experts.h"
 #include "ops/sample/sample.h"
 
 /* Default tokens per chunk. Results differ in the last digits between chunk sizes. So the default depends on
@@ -120,6 +121,11 @@ int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
     if (rc == 0 && o->n_parallel > MOEFLUX_MAX_PARALLEL)
         rc = err_set(e, ERR_USAGE, "`n_parallel` is %u, expected at most %d", o->n_parallel,
                      MOEFLUX_MAX_PARALLEL);
+    if (rc == 0 && !(o->cpu_share >= 0 && o->cpu_share < 1))
+        rc = err_set(e, ERR_USAGE, "`cpu_share` %g, expected at least 0 and less than 1",
+                     (double)o->cpu_share);
+    if (rc == 0 && o->cpu_share > 0 && o->n_cpu_layers)
+        rc = err_set(e, ERR_USAGE, "`cpu_share` and `n_cpu_layers` exclude each other");
     if (rc == 0 && !(o->prefer_resident >= 0 && isfinite(o->prefer_resident)))
         rc = err_set(e, ERR_USAGE, "`prefer_resident` %g, expected 0 or more", (double)o->prefer_resident);
     return rc;
@@ -138,7 +144,7 @@ enum reader_mode load_plan_reader_mode(const struct moeflux_options *o)
 /* Refuses options of the cpu for another device. */
 static int check_device(struct exec_caps caps, const struct moeflux_options *o, struct moeflux_err *e)
 {
-    if (!caps.is_native && !o->n_cpu_layers && o->cpu_isa)
+    if (!caps.is_native && !o->n_cpu_layers && !(o->cpu_share > 0) && o->cpu_isa)
         return err_set(e, ERR_USAGE, "`cpu_isa` %s goes with `device` cpu; the device is %s", o->cpu_isa,
                        caps.name);
     return 0;
@@ -226,37 +232,43 @@ int load_plan_open_cpu(struct exec **out, const struct moeflux_options *o, const
     return rc;
 }
 
-/* Returns the smallest chunk that the device computes in the CPU's layers. */
-static uint64_t device_chunk(const struct config *c)
+/* Returns load_plan.prompt_from for a device with memory of its own. Two sides' experts meet in one chunk
+ * only in rounds. */
+static uint32_t prompt_from(const struct load_plan *p, const struct config *c, const struct exec_caps *caps)
 {
-    return ((uint64_t)PROMPT_TOKENS * c->n_experts + c->top_k - 1) / c->top_k;
-}
-
-bool load_plan_takes_device(const struct config *c, uint32_t n)
-{
-    return n >= device_chunk(c);
+    uint64_t from = ((uint64_t)PROMPT_TOKENS * c->n_experts + c->top_k - 1) / c->top_k;
+    if (p->n_cpu_each)
+        from = size_max(from, experts_rounds_from(caps, c->n_experts));
+    return (uint32_t)size_min(from, UINT32_MAX);
 }
 
 /* Sizes the slots for two rounds, one that is computed and one that is copied. If device memory is host
  * memory there are none: nothing needs to be copied, and the CPU reads it equally fast. */
 static void size_prompt_slots(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps)
 {
-    const struct expert_layers layers = p->cpu_layers;
-    uint64_t all = expert_store_full_bytes(m, layers), least = 2 * expert_store_floor_bytes(m);
+    const struct expert_set cpu = load_plan_cpu_experts(p);
+    uint64_t all = expert_store_full_bytes(m, &cpu), least = 2 * expert_store_floor_bytes(m);
     uint64_t one = expert_store_floor_bytes(m) / m->config.top_k;
-    if (caps->is_unified || all == 0 || !load_plan_takes_device(&m->config, p->max_chunk))
+    uint32_t from = prompt_from(p, &m->config, caps);
+    if (caps->is_unified || all == 0 || p->max_chunk < from)
         return;
+    p->prompt_from = from;
     p->prompt_slot_bytes = size_max(least, size_min(PROMPT_SLOTS * one, PROMPT_BYTES / one * one));
     p->prompt_slot_bytes = size_min(p->prompt_slot_bytes, all);
-    p->max_cpu_chunk = (uint32_t)size_max(device_chunk(&m->config) - 1, p->max_batched);
-    p->cpu_scratch_bytes = expert_store_landing_bytes(m, layers);
+    p->max_cpu_chunk = (uint32_t)size_max(from - 1, p->max_batched);
+    p->cpu_scratch_bytes = expert_store_landing_bytes(m, &cpu);
 }
 
-struct expert_layers load_plan_cpu_layers(const struct moeflux_options *o, const struct exec_caps *caps,
-                                          struct expert_layers layers)
+uint32_t load_plan_n_cpu_layers(const struct moeflux_options *o, const struct config *c)
 {
-    uint64_t end = caps->is_host ? 0 : o->n_cpu_layers;
-    return (struct expert_layers){layers.first, (uint32_t)size_min(size_max(end, layers.first), layers.end)};
+    return o->cpu_share > 0 ? c->n_layers : (uint32_t)size_min(o->n_cpu_layers, c->n_layers);
+}
+
+/* Returns the experts of each layer that are nearest to a share of them, without being none or all. */
+static uint32_t n_cpu_each(const struct config *c, float share)
+{
+    uint32_t n = (uint32_t)lround((double)share * c->n_experts);
+    return n < 1 ? 1 : n > c->n_experts - 1 ? c->n_experts - 1 : n;
 }
 
 bool load_plan_has_cpu_layers(const struct load_plan *p)
@@ -264,14 +276,17 @@ bool load_plan_has_cpu_layers(const struct load_plan *p)
     return p->cpu_layers.end > p->cpu_layers.first;
 }
 
-/* Chooses the layers whose experts the CPU computes. Only the options decide, so that results do not depend
+/* Chooses the experts that the CPU computes. Only the options decide, so that results do not depend
  * on free memory. */
 static void choose_side(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
                         const struct moeflux_options *o)
 {
-    p->cpu_layers = load_plan_cpu_layers(o, caps, p->layers);
+    uint32_t end = caps->is_host ? 0 : load_plan_n_cpu_layers(o, &m->config), first = p->layers.first;
+    p->prompt_from = UINT32_MAX;
+    p->cpu_layers = (struct expert_layers){first, (uint32_t)size_min(size_max(end, first), p->layers.end)};
     if (!load_plan_has_cpu_layers(p))
         return;
+    p->n_cpu_each = o->cpu_share > 0 ? n_cpu_each(&m->config, o->cpu_share) : 0;
     p->max_cpu_chunk = p->max_chunk;
     size_prompt_slots(p, m, caps);
     p->cpu_scratch_bytes += host_experts_bytes(&m->config, p->max_cpu_chunk);
@@ -280,12 +295,12 @@ static void choose_side(struct load_plan *p, const struct model_dir *m, const st
 static int count_pinned(struct load_plan *p, const struct model_dir *m, const char *pin,
                         struct moeflux_err *e)
 {
-    const struct expert_layers device = load_plan_device_layers(p), cpu = p->cpu_layers;
+    const struct expert_set device = load_plan_device_experts(p), cpu = load_plan_cpu_experts(p);
     int rc = 0;
     if (p->budget.slot_bytes)
-        rc = store_fill_count_pinned(m, device, pin, p->budget.slot_bytes, &p->n_pinned[0], e);
+        rc = store_fill_count_pinned(m, &device, pin, p->budget.slot_bytes, &p->n_pinned[0], e);
     if (rc == 0 && p->budget.cpu_slot_bytes)
-        rc = store_fill_count_pinned(m, cpu, pin, p->budget.cpu_slot_bytes, &p->n_pinned[1], e);
+        rc = store_fill_count_pinned(m, &cpu, pin, p->budget.cpu_slot_bytes, &p->n_pinned[1], e);
     return rc;
 }
 
@@ -320,17 +335,23 @@ static bool maps_weights(const struct load_plan *p, const struct model_dir *m, c
 static void pay_for_policy(struct load_plan *p, const struct model_dir *m, const struct exec_caps *caps,
                            const struct moeflux_options *o)
 {
-    const struct expert_layers layers = load_plan_device_layers(p);
+    const struct expert_set device = load_plan_device_experts(p);
     uint64_t *from = caps->is_unified ? &p->budget.slot_bytes : &p->budget.host_bytes;
     uint64_t least = expert_store_floor_bytes(m);
     if (o->cache_policy == MOEFLUX_CACHE_POLICY_CONTEXT && *from > least &&
-        p->budget.slot_bytes < expert_store_full_bytes(m, layers))
+        p->budget.slot_bytes < expert_store_full_bytes(m, &device))
         *from -= size_min(context_bytes(m->config.n_layers, m->config.n_experts), *from - least);
 }
 
-struct expert_layers load_plan_device_layers(const struct load_plan *p)
+struct expert_set load_plan_device_experts(const struct load_plan *p)
 {
-    return (struct expert_layers){p->cpu_layers.end, p->layers.end};
+    uint32_t first = p->n_cpu_each ? p->layers.first : p->cpu_layers.end;
+    return (struct expert_set){{first, p->layers.end}, {p->n_cpu_each, false}};
+}
+
+struct expert_set load_plan_cpu_experts(const struct load_plan *p)
+{
+    return (struct expert_set){p->cpu_layers, {p->n_cpu_each, true}};
 }
 
 uint64_t load_plan_fixed_bytes(const struct load_plan *p)
@@ -431,7 +452,8 @@ int load_plan_make_share(struct load_plan *out, const struct model_dir *m, const
 {
     load_plan_begin(out, m, caps, o, share);
     out->maps_weights = maps_weights(out, m, caps);
-    const struct budget_request w = {.layers = share->layers,
+    const struct budget_request w = {.gpu = load_plan_device_experts(out),
+                                     .cpu = load_plan_cpu_experts(out),
                                      .weights_bytes = out->weights_bytes,
                                      .memory_bytes = share->memory_bytes,
                                      .gpu_memory_bytes = share->gpu_memory_bytes,
@@ -439,7 +461,6 @@ int load_plan_make_share(struct load_plan *out, const struct model_dir *m, const
                                          out->state_bytes + out->activation_bytes + out->driver_bytes,
                                      .host_free_bytes = out->host_free_bytes,
                                      .checkpoint_bytes = out->checkpoint_bytes,
-                                     .n_cpu_layers = load_plan_has_cpu_layers(out) ? out->cpu_layers.end : 0,
                                      .cpu_scratch_bytes = out->cpu_scratch_bytes};
     int rc = budget_for_experts(m, caps, &w, &out->budget, e);
     if (rc == 0)

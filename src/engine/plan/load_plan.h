@@ -44,9 +44,16 @@ struct load_plan {
     uint64_t host_free_bytes;                /* host_memory_free */
     uint64_t host_room_bytes;                /* host memory for experts, if device memory is not the host's */
     struct budget budget;
-    struct expert_layers cpu_layers; /* the first of `layers`, whose routed experts the CPU computes */
-    uint32_t max_cpu_chunk;          /* the largest chunk whose experts the CPU computes */
-    uint64_t cpu_scratch_bytes;      /* budget_request.cpu_scratch_bytes; without slots */
+    /* those of `layers` of whose routed experts the CPU computes all (n_cpu_each 0) or so many of each
+     * layer: the first ones, or all */
+    struct expert_layers cpu_layers;
+    uint32_t n_cpu_each;
+    uint32_t max_cpu_chunk; /* the largest chunk whose experts the CPU computes */
+    /* the fewest tokens of a chunk whose CPU's experts the device computes, from copies; UINT32_MAX: it
+     * does not. That pays if each expert has many tokens. Only the chunk decides, so that results do not
+     * depend on memory or speed */
+    uint32_t prompt_from;
+    uint64_t cpu_scratch_bytes; /* budget_request.cpu_scratch_bytes; without slots */
     /* the part of activation_bytes for slots of experts that the device computes in large chunks; 0: it
      * computes none */
     uint64_t prompt_slot_bytes;
@@ -71,20 +78,15 @@ void load_plan_begin(struct load_plan *out, const struct model_dir *m, const str
                      const struct moeflux_options *o, const struct load_share *share);
 /* Returns the bytes of the layers' experts that have no slot: they are read from their files again. */
 uint64_t load_plan_reread_bytes(const struct load_plan *p, const struct model_dir *m);
-/* Returns the layers whose experts the CPU computes for a device with these layers. A host backend computes
- * all of its own. */
-struct expert_layers load_plan_cpu_layers(const struct moeflux_options *o, const struct exec_caps *caps,
-                                          struct expert_layers layers);
+/* Returns of how many layers, the first ones, the CPU computes experts on each GPU; at most all. */
+uint32_t load_plan_n_cpu_layers(const struct moeflux_options *o, const struct config *c);
 bool load_plan_has_cpu_layers(const struct load_plan *p);
-/* Returns the layers whose experts the device computes. */
-struct expert_layers load_plan_device_layers(const struct load_plan *p);
+/* Return the experts that the device computes, and those that the CPU computes for it. A host backend
+ * computes all of its own. */
+struct expert_set load_plan_device_experts(const struct load_plan *p);
+struct expert_set load_plan_cpu_experts(const struct load_plan *p);
 /* Returns the device memory that does not depend on budgets: weights, states, activations, driver. */
 uint64_t load_plan_fixed_bytes(const struct load_plan *p);
-
-/* Whether the device computes a chunk of n tokens in the CPU's layers too, with copies of their experts. That
- * pays if each expert has many tokens. Only the chunk decides, so that results do not depend on memory or
- * speed. */
-bool load_plan_takes_device(const struct config *c, uint32_t n);
 
 /* Returns how many sequences are decoded together at most: as requested (0: EXEC_MAX_INVARIANT), and as
  * many as a chunk has tokens. */

@@ -11,6 +11,7 @@
 static struct moeflux_plan_device describe(const struct load_plan *p, const struct model_dir *m,
                                            const struct exec_caps *caps)
 {
+    const struct expert_set device = load_plan_device_experts(p), cpu = load_plan_cpu_experts(p);
     uint64_t one = expert_store_floor_bytes(m) / size_max(m->config.top_k, 1);
     struct moeflux_plan_device d = {.is_unified = caps->is_unified,
                                     .first_layer = p->layers.first,
@@ -22,10 +23,10 @@ static struct moeflux_plan_device describe(const struct load_plan *p, const stru
                                     .state_bytes = p->state_bytes,
                                     .activation_bytes = p->activation_bytes,
                                     .driver_bytes = p->driver_bytes,
-                                    .n_experts = expert_store_full_bytes(m, load_plan_device_layers(p)) / one,
+                                    .n_experts = expert_store_full_bytes(m, &device) / one,
                                     .n_slots = p->budget.slot_bytes / one,
                                     .n_host_slots = p->budget.host_bytes / one,
-                                    .n_cpu_experts = expert_store_full_bytes(m, p->cpu_layers) / one,
+                                    .n_cpu_experts = expert_store_full_bytes(m, &cpu) / one,
                                     .n_cpu_slots = p->budget.cpu_slot_bytes / one,
                                     .n_pinned = p->n_pinned[0]};
     snprintf(d.device, sizeof d.device, "%s", caps->name);
@@ -65,7 +66,8 @@ static void fill(struct moeflux_plan *to, const struct stage_plan *plan, const s
     *to = (struct moeflux_plan){.host_free_bytes = plan->host_free_bytes,
                                 .n_checkpoints = plan->n_checkpoints,
                                 .slot_bytes = one,
-                                .n_cpu_layers = (uint32_t)size_min(o->n_cpu_layers, m->config.n_layers),
+                                .n_cpu_layers = load_plan_n_cpu_layers(o, &m->config),
+                                .cpu_share = o->cpu_share,
                                 .context = first->context,
                                 .chunk = first->max_chunk,
                                 .n_devices = plan->n};
@@ -79,16 +81,16 @@ static void fill(struct moeflux_plan *to, const struct stage_plan *plan, const s
 }
 
 /* Describes how experts are read. Whether direct reads work depends on the memory that they land in, so it is
- * tried with one page of the kind of memory that slots have. x, layers, slot_bytes: the slots' device, layers
+ * tried with one page of the kind of memory that slots have. x, set, slot_bytes: the slots' device, experts
  * and size. */
 static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
-                          struct exec *x, struct expert_layers layers, uint64_t slot_bytes,
+                          struct exec *x, const struct expert_set *set, uint64_t slot_bytes,
                           struct moeflux_err *e)
 {
     struct exec_buffer page;
     struct reader *r = NULL;
     const struct exec_caps caps = exec_get_caps(x);
-    bool may_map = expert_store_may_map(&caps, m, layers, p->io, slot_bytes);
+    bool may_map = expert_store_may_map(&caps, m, set, p->io, slot_bytes);
     int rc = exec_buffer_new(x, &page, caps.is_unified ? EXEC_DEVICE : EXEC_HOST, READER_TARGET_ALIGN, e);
     const struct reader_region region = {page.host, READER_TARGET_ALIGN};
     const struct reader_options o = {.mode = p->io,
@@ -110,13 +112,13 @@ static int describe_reads(struct moeflux_plan *to, const struct load_plan *p, co
 static int describe_side(struct moeflux_plan *to, const struct load_plan *p, const struct model_dir *m,
                          struct exec *x, const struct moeflux_options *o, struct moeflux_err *e)
 {
-    const struct expert_layers device = load_plan_device_layers(p), host = p->cpu_layers;
+    const struct expert_set device = load_plan_device_experts(p), host = load_plan_cpu_experts(p);
     struct exec *cpu = NULL;
     int rc = load_plan_has_cpu_layers(p) ? load_plan_open_cpu(&cpu, o, NULL, e) : 0;
     if (rc == 0 && p->budget.slot_bytes)
-        rc = describe_reads(to, p, m, x, device, p->budget.slot_bytes, e);
+        rc = describe_reads(to, p, m, x, &device, p->budget.slot_bytes, e);
     else if (rc == 0)
-        rc = describe_reads(to, p, m, cpu, host, p->budget.cpu_slot_bytes, e);
+        rc = describe_reads(to, p, m, cpu, &host, p->budget.cpu_slot_bytes, e);
     exec_close(cpu);
     return rc;
 }
@@ -147,9 +149,10 @@ static int measure_drafter(uint64_t *bytes, const struct devices *d, const struc
     if (rc < 0)
         return rc;
     rc = stage_plan_make(&p, &layer, d, &own, e);
+    const struct expert_set all = {.layers = p.of[0].layers};
     if (rc == 0)
         *bytes = p.of[0].weights_bytes + p.of[0].state_bytes + p.of[0].activation_bytes +
-                 expert_store_full_bytes(&layer, p.of[0].layers);
+                 expert_store_full_bytes(&layer, &all);
     model_dir_close(&layer);
     return rc;
 }

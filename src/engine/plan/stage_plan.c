@@ -23,14 +23,15 @@ static uint64_t minus(uint64_t a, uint64_t b)
 static struct demand demand_of(const struct load_plan *p, const struct model_dir *m,
                                const struct exec_caps *caps, uint64_t gpu_memory)
 {
-    uint64_t need = expert_store_full_bytes(m, load_plan_device_layers(p)), one = expert_store_floor_bytes(m);
-    uint64_t cpu = expert_store_full_bytes(m, p->cpu_layers), scratch = p->cpu_scratch_bytes;
-    uint64_t fixed = load_plan_fixed_bytes(p), floor = (need ? one : 0) + (cpu ? one : 0);
+    const struct expert_set on_device = load_plan_device_experts(p), on_cpu = load_plan_cpu_experts(p);
+    uint64_t one = expert_store_floor_bytes(m), scratch = p->cpu_scratch_bytes;
+    uint64_t need = expert_store_full_bytes(m, &on_device), cpu = expert_store_full_bytes(m, &on_cpu);
+    uint64_t fixed = load_plan_fixed_bytes(p), floor = size_min(need, one) + size_min(cpu, one);
     if (caps->is_unified)
         return (struct demand){fixed + scratch + floor, fixed + scratch + need + cpu, floor, need + cpu};
     uint64_t room = gpu_memory ? size_min(gpu_memory, caps->free_bytes) : caps->free_bytes / 10 * 9;
     uint64_t missing = minus(need, minus(room, fixed));
-    floor = scratch + (missing ? one : 0) + (cpu ? one : 0);
+    floor = scratch + (missing ? size_min(need, one) : 0) + size_min(cpu, one);
     uint64_t most = size_max(scratch + missing + cpu, floor);
     return (struct demand){floor, most, floor, most};
 }
@@ -177,19 +178,22 @@ static int make_several(struct stage_plan *out, const struct model_dir *m, const
     return rc;
 }
 
-/* Refuses --n-cpu-moe without a GPU for the rest of the model. */
-static int check_cpu_layers(const struct moeflux_options *o, const struct exec_caps *caps, uint32_t n,
-                            struct moeflux_err *e)
+/* Refuses experts on the CPU without a GPU for the rest of the model, and a share of one expert. */
+static int check_cpu_experts(const struct moeflux_options *o, const struct config *c,
+                             const struct exec_caps *caps, uint32_t n, struct moeflux_err *e)
 {
-    bool has_gpu = false;
+    bool has_gpu = false, has_share = o->cpu_share > 0;
     for (uint32_t i = 0; i < n; i++)
         has_gpu = has_gpu || !caps[i].is_host;
-    if (!o->n_cpu_layers || has_gpu)
-        return 0;
-    return err_set(e, ERR_USAGE,
-                   "`n_cpu_layers` needs a GPU for the rest of the model; %s computes everything: "
-                   "leave it out, or name a GPU with `device`",
-                   caps->name);
+    if ((o->n_cpu_layers || has_share) && !has_gpu)
+        return err_set(e, ERR_USAGE,
+                       "`%s` needs a GPU for the rest of the model; %s computes everything: "
+                       "leave it out, or name a GPU with `device`",
+                       has_share ? "cpu_share" : "n_cpu_layers", caps->name);
+    if (has_share && c->n_experts < 2)
+        return err_set(e, ERR_USAGE, "`cpu_share`: a layer has %u experts, expected at least 2",
+                       c->n_experts);
+    return 0;
 }
 
 int stage_plan_make(struct stage_plan *out, const struct model_dir *m, const struct devices *d,
@@ -202,7 +206,7 @@ int stage_plan_make(struct stage_plan *out, const struct model_dir *m, const str
         caps[i] = exec_get_caps(d->execs[i]);
     for (uint32_t i = 0; i < d->n; i++)
         caps[i].free_bytes /= n_uses(caps, d->n, i);
-    int rc = check_cpu_layers(o, caps, d->n, e);
+    int rc = check_cpu_experts(o, &m->config, caps, d->n, e);
     if (rc < 0)
         return rc;
     if (d->n > 1)

@@ -24,11 +24,14 @@ bool chosen_predict_next(const struct pass *p, uint32_t layer);
  * 0.9. The first layer has only this one, from the embedding: 0.44, the likeliest two 0.7. Useless reads take
  * the disk's time, so both name only the likelier half, for the first layer a quarter. */
 void chosen_predict_again(const struct pass *p, uint32_t layer);
-/* Returns the number of chosen experts, summed over the tokens of the chunk. */
-uint64_t chosen_n_all(const struct pass *p);
+/* Returns the number of chosen experts of a part, summed over the tokens of the chunk. */
+uint64_t chosen_n_all(const struct pass *p, const struct expert_part *part);
 /* Adds the chunk's choices to the statistics. */
 void chosen_count(const struct pass *p);
-/* Loads and computes the experts of a layer whose choice the host knows now. */
-int chosen_run(const struct pass *p, uint32_t layer, struct moeflux_err *e);
+/* Must be called once when the host knows a layer's choice: notes it, and changes it if resident experts are
+ * preferred. */
+void chosen_see(const struct pass *p, uint32_t layer);
+/* Loads and computes those of the chosen experts that the device computes, or that the CPU does (on_cpu). */
+int chosen_run(const struct pass *p, uint32_t layer, bool on_cpu, struct moeflux_err *e);
 
 #endif

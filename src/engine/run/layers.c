@@ -20,16 +20,30 @@ enum choice {
     CHOICE_NOW,    /* before the experts compute */
 };
 
+/* Whether the device can read every expert of its own that a token may choose in the layer, some of them in
+ * host memory. */
+static bool reads_any(const struct pass *p, uint32_t layer)
+{
+    return p->chunk.n == 1 && !p->chunk.each && !pass_prefers(p, layer) && p->at->seen.host &&
+           expert_store_is_complete(p->at->sides[SIDE_DEVICE].store);
+}
+
 static enum choice choice_of(const struct pass *p, uint32_t layer)
 {
-    struct expert_store *store = pass_side(p, layer)->store;
-    if (pass_is_on_cpu(p, layer) || p->m->trace)
+    const struct expert_side *sides[PASS_MAX_SIDES];
+    uint32_t n = pass_sides(p, layer, sides);
+    if (n > 1 || pass_is_cpu(p, sides[0]) || p->m->trace)
         return CHOICE_NOW;
-    if (expert_store_holds_all(store))
+    if (expert_store_holds_all(sides[0]->store))
         return CHOICE_UNSEEN;
-    bool goes_on = p->chunk.n == 1 && !p->chunk.each && !pass_prefers(p, layer) && p->at->seen.host &&
-                   expert_store_is_complete(store);
-    return goes_on ? CHOICE_LATER : CHOICE_NOW;
+    return reads_any(p, layer) ? CHOICE_LATER : CHOICE_NOW;
+}
+
+/* Whether the device computes its part of a layer's experts before the host knows the choice. */
+static bool device_goes_ahead(const struct pass *p, uint32_t layer)
+{
+    bool has_all = expert_store_holds_all(p->at->sides[SIDE_DEVICE].store);
+    return (has_all && !pass_prefers(p, layer)) || reads_any(p, layer);
 }
 
 bool layers_are_at_once(const struct pass *p)
@@ -62,9 +76,9 @@ static void show_choice(const struct pass *p, uint32_t layer)
     struct moeflux_model *m = p->m;
     uint64_t bytes = (uint64_t)m->dir.config.top_k * sizeof(uint32_t);
     arch_choose_experts(p->at->arch, &p->chunk, layer);
-    bool has_prediction = chosen_predict_next(p, layer);
-    if (pass_is_on_cpu(p, layer) || m->trace || pass_prefers(p, layer))
-        copy_to_host(p, pass_is_on_cpu(p, layer));
+    bool has_prediction = chosen_predict_next(p, layer), uses_cpu = pass_uses_cpu(p, layer);
+    if (uses_cpu || m->trace || pass_prefers(p, layer))
+        copy_to_host(p, uses_cpu);
     if (pass_prefers(p, layer))
         prefer_show(p);
     if (p->at->view.idx.host)
@@ -73,6 +87,21 @@ static void show_choice(const struct pass *p, uint32_t layer)
     if (has_prediction)
         exec_copy(p->at->exec, &p->at->choice, p->at->view.idx.bytes, &p->at->view.predicted, 0,
                   p->chunk.n * bytes);
+}
+
+/* Keeps for layers_see what the host knows of a layer's choice, if the device was not asked for its
+ * experts. */
+static void keep_choice(const struct pass *p, uint32_t layer)
+{
+    const struct expert_store *store = p->at->sides[SIDE_DEVICE].store;
+    uint32_t top_k = p->m->dir.config.top_k, n = pass_n_chosen(p, pass_choice(p)), n_own = 0;
+    uint32_t *seen = (uint32_t *)(void *)p->at->seen.host + (uint64_t)layer * top_k;
+    for (uint32_t k = 0; k < n; k++)
+        if (expert_store_provides(store, layer, pass_choice(p)[k]))
+            seen[n_own++] = pass_choice(p)[k];
+    while (n_own < top_k)
+        seen[n_own++] = NO_EXPERT;
+    p->at->is_seen[layer] = true;
 }
 
 /* Records the copy of a choice that the host needs only after the batch. */
@@ -95,9 +124,11 @@ int layers_see(const struct pass *p, struct moeflux_err *e)
         const uint32_t *choice = (const uint32_t *)(const void *)p->at->seen.host + (uint64_t)layer * top_k;
         uint32_t n = pass_n_chosen(p, choice);
         expert_store_record_use(store, layer, choice, n);
+        n_seen++;
+        if (pass_uses_cpu(p, layer)) /* chosen_see has counted them */
+            continue;
         p->at->n_choices++;
         p->at->n_chosen += n;
-        n_seen++;
     }
     return n_seen ? expert_store_submit_promotions(store, e) : 0;
 }
@@ -145,8 +176,10 @@ static bool is_piece(const struct pass *p, uint32_t n)
 /* Records the experts of a layer whose choice stays on the device. */
 static void compute_all(const struct pass *p, uint32_t layer, enum choice when)
 {
+    const struct expert_side *sides[PASS_MAX_SIDES];
+    (void)pass_sides(p, layer, sides);
     const struct arch_experts x = {.layer = layer,
-                                   .table = expert_store_table(pass_side(p, layer)->store, layer),
+                                   .table = expert_store_table(sides[0]->store, layer),
                                    .n = p->chunk.n,
                                    .chooses = true};
     arch_experts_up(p->at->arch, &p->chunk, &x);
@@ -197,25 +230,40 @@ static int experts_on_device(const struct pass *p, uint32_t layer, uint32_t *nex
     int rc = exec_finish(p->at->exec, e);
     stage_release(p->at);
     exec_begin(p->at->exec);
-    if (rc == 0)
-        rc = chosen_run(p, layer, e);
+    if (rc == 0) {
+        chosen_see(p, layer);
+        rc = chosen_run(p, layer, false, e);
+    }
     copy_hidden(p, layer + 1);
     return rc < 0 ? rc : record_layers(p, layer + 1, p->at->layers.end, next, e);
 }
 
-/* Submits the batch that ends with the choice, then the shared expert. *choice: the first one's ticket. */
-static int submit_choice(const struct pass *p, uint32_t layer, uint64_t *choice, struct moeflux_err *e)
+/* Records what the device computes of a layer's experts without the host: its part of them, or the shared
+ * expert alone. Returns whether that is anything. */
+static bool record_own(const struct pass *p, uint32_t layer)
 {
-    struct moeflux_model *m = p->m;
-    uint64_t shared;
+    const struct config *c = &p->m->dir.config;
+    struct arch_experts x = {.layer = layer, .n = p->chunk.n, .part = pass_part(p, layer, false)};
+    if (pass_is_split(p, layer)) {
+        x.table = expert_store_table(p->at->sides[SIDE_DEVICE].store, layer);
+        arch_experts_up(p->at->arch, &p->chunk, &x);
+        arch_experts_down(p->at->arch, &p->chunk, &x);
+        return true;
+    }
+    if (!c->shared_inner || c->moe_latent)
+        return false;
+    arch_shared_expert(p->at->arch, &p->chunk, layer, p->at->sides[SIDE_DEVICE].round_tables.address);
+    return true;
+}
+
+/* Submits the batch that ends with the choice, then what the device can compute of the experts without the
+ * host (goes_ahead). *choice: the first one's ticket. */
+static int submit_choice(const struct pass *p, uint32_t layer, bool goes_ahead, uint64_t *choice,
+                         struct moeflux_err *e)
+{
     int rc = exec_submit(p->at->exec, choice, e);
     exec_begin(p->at->exec);
-    if (rc < 0 || !m->dir.config.shared_inner || m->dir.config.moe_latent)
-        return rc;
-    arch_shared_expert(p->at->arch, &p->chunk, layer, p->at->sides[SIDE_DEVICE].round_tables.address);
-    rc = exec_submit(p->at->exec, &shared, e);
-    exec_begin(p->at->exec);
-    return rc;
+    return rc == 0 && goes_ahead && record_own(p, layer) ? submit_and_go_on(p, e) : rc;
 }
 
 /* Records the addition of the CPU's experts and the layers after it, as record_layers does. */
@@ -242,20 +290,21 @@ static int record_the_rest(const struct pass *p, uint32_t *next, struct moeflux_
     return rc;
 }
 
-/* Computes the sum of the chosen experts in host.sum. */
+/* Computes the sum of the CPU's chosen experts in host.sum. */
 static int compute_on_cpu(const struct pass *p, uint32_t layer, struct moeflux_err *e)
 {
     struct stage *at = p->at;
-    const struct expert_side *side = pass_side(p, layer);
+    const struct expert_side *side = &at->sides[SIDE_HOST];
+    const struct expert_part part = pass_part(p, layer, true);
     uint64_t start = clock_ns();
     memset(at->host.sum.host, 0,
            (uint64_t)p->chunk.n * config_expert_hidden(&p->m->dir.config) * sizeof(float));
     exec_begin(side->exec);
-    int rc = chosen_run(p, layer, e);
+    int rc = chosen_run(p, layer, true, e);
     int done = exec_finish(side->exec, rc < 0 ? NULL : e);
     expert_store_release(side->store);
     rc = rc < 0 ? rc : done;
-    at->host.n_computed += rc == 0 ? chosen_n_all(p) : 0;
+    at->host.n_computed += rc == 0 ? chosen_n_all(p, &part) : 0;
     at->host.ns += clock_ns() - start;
     return rc;
 }
@@ -270,25 +319,41 @@ static uint32_t end_ahead(const struct pass *p, uint32_t layer)
     return p->awaits_rows && rows > layer ? (uint32_t)size_min(end, rows) : end;
 }
 
-/* Computes the chosen experts on the CPU while the device computes the shared one. *next: as in
- * experts_on_device. The batch that adds their sum is recorded while the device still computes up to the
- * choice, unless it is watched: then it may be submitted in pieces, so it has to wait for the sum. */
+/* Computes and submits the device's part of the experts, whose choice the host knows. */
+static int compute_part(const struct pass *p, uint32_t layer, struct moeflux_err *e)
+{
+    int rc = chosen_run(p, layer, false, e);
+    return rc < 0 ? rc : submit_and_go_on(p, e);
+}
+
+/* Computes the CPU's experts, or its part of them, while the device computes the others and the shared
+ * one. *next: as in experts_on_device. The device goes ahead if it can read all of its part. Then the
+ * batch that adds the CPU's sum is recorded while the device still computes up to the choice, unless it is
+ * watched: then it may be submitted in pieces, so it has to wait for the sum. */
 static int experts_on_cpu(const struct pass *p, uint32_t layer, uint32_t *next, struct moeflux_err *e)
 {
     uint32_t end = p->at->layers.end, ahead = end_ahead(p, layer);
+    bool is_split = pass_is_split(p, layer), goes_ahead = !is_split || device_goes_ahead(p, layer),
+         records = goes_ahead && !p->is_watched;
     uint64_t choice;
-    int rc = submit_choice(p, layer, &choice, e);
+    int rc = submit_choice(p, layer, goes_ahead, &choice, e);
     if (rc < 0)
         return rc;
     exec_wake(p->at->sides[SIDE_HOST].exec);
-    if (!p->is_watched)
+    if (records)
         rc = record_sum(p, layer, ahead, next, e);
     int waited = exec_wait(p->at->exec, choice, rc < 0 ? NULL : e);
     rc = rc < 0 ? rc : waited;
     stage_release(p->at);
     if (rc == 0)
+        chosen_see(p, layer);
+    if (rc == 0 && is_split && goes_ahead && !expert_store_holds_all(p->at->sides[SIDE_DEVICE].store))
+        keep_choice(p, layer);
+    if (rc == 0 && !goes_ahead)
+        rc = compute_part(p, layer, e);
+    if (rc == 0)
         rc = compute_on_cpu(p, layer, e);
-    if (rc == 0 && p->is_watched)
+    if (rc == 0 && !records)
         rc = record_sum(p, layer, end, next, e);
     else if (rc == 0 && *next == ahead)
         rc = record_the_rest(p, next, e);
@@ -300,7 +365,7 @@ static int all_layers(const struct pass *p, struct moeflux_err *e)
     uint32_t end = p->at->layers.end, i;
     int rc = record_layers(p, p->at->layers.first, end, &i, e);
     while (rc == 0 && i < end)
-        rc = pass_is_on_cpu(p, i) ? experts_on_cpu(p, i, &i, e) : experts_on_device(p, i, &i, e);
+        rc = pass_uses_cpu(p, i) ? experts_on_cpu(p, i, &i, e) : experts_on_device(p, i, &i, e);
     return rc;
 }
 

@@ -5,12 +5,13 @@
  * and loads the experts, and the list of the experts begins the next submission. If a chunk chose more
  * experts than there are slots, they are computed in rounds.
  *
- * The CPU may compute the routed experts of the first layers (SIDE_HOST). Then the host gets the hidden
- * states and weights with the choice. It computes the experts while the device computes the shared one,
- * and the next submission adds their sum. That submission is recorded before the host computes, so that it
- * is ready when the sum is. In large chunks the device computes these experts too, with copies
- * (SIDE_PROMPT). The layer and the chunk's size decide who computes, so results do not depend on what is
- * in memory.
+ * The CPU may compute the routed experts of the first layers, or a part of each layer's (SIDE_HOST). Then the
+ * host gets the hidden states and weights with the choice. It computes the experts while the device computes
+ * its own part and the shared one, and the next submission adds their sum. That submission is recorded before
+ * the host computes, so that it is ready when the sum is. If the device can read its whole part, it need not
+ * wait for the host: its part is submitted with the choice. In large chunks the device computes the CPU's
+ * experts too, with copies (SIDE_PROMPT). The layer, the experts' numbers and the chunk's size decide who
+ * computes, so results do not depend on what is in memory.
  *
  * The exception is moeflux_options.prefer_resident: then the host changes the choice of a single token
  * (prefer.h). */

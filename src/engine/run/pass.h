@@ -114,7 +114,7 @@ static inline uint32_t *pass_choice(const struct pass *p)
 static inline uint32_t pass_n_chosen(const struct pass *p, const uint32_t *choice)
 {
     uint32_t n = p->m->dir.config.top_k;
-    while (n > 1 && choice[n - 1] == NO_EXPERT)
+    while (n > 0 && choice[n - 1] == NO_EXPERT)
         n--;
     return n;
 }
@@ -125,29 +125,59 @@ static inline float *pass_weights(const struct pass *p)
     return (float *)(void *)(p->at->view.weights.host ? p->at->view.weights.host : p->at->weights.host);
 }
 
-/* Returns the side that computes a layer's experts. */
-static inline const struct expert_side *pass_side(const struct pass *p, uint32_t layer)
+static inline bool pass_is_cpu(const struct pass *p, const struct expert_side *side)
 {
-    const struct expert_side *sides = p->at->sides;
-    if (layer >= p->at->cpu_layers.end)
-        return &sides[SIDE_DEVICE];
-    bool goes =
-        !p->chunk.each && sides[SIDE_PROMPT].store && load_plan_takes_device(&p->m->dir.config, p->chunk.n);
-    return &sides[goes ? SIDE_PROMPT : SIDE_HOST];
+    return side == &p->at->sides[SIDE_HOST];
 }
 
-/* Whether the CPU computes a layer's experts for this pass. */
-static inline bool pass_is_on_cpu(const struct pass *p, uint32_t layer)
+enum { PASS_MAX_SIDES = 2 };
+/* Fills in the sides that compute a layer's experts for this pass: one, or the device and then another if the
+ * CPU has a part of each layer's. Returns their number. */
+static inline uint32_t pass_sides(const struct pass *p, uint32_t layer,
+                                  const struct expert_side *out[PASS_MAX_SIDES])
 {
-    return pass_side(p, layer) == &p->at->sides[SIDE_HOST];
+    const struct stage *at = p->at;
+    bool is_cpus = layer < at->cpu_layers.end, has_device = !is_cpus || at->n_cpu_each > 0;
+    bool goes = !p->chunk.each && at->sides[SIDE_PROMPT].store && p->chunk.n >= at->prompt_from;
+    uint32_t n = 0;
+    if (has_device)
+        out[n++] = &at->sides[SIDE_DEVICE];
+    if (is_cpus)
+        out[n++] = &at->sides[goes ? SIDE_PROMPT : SIDE_HOST];
+    return n;
+}
+
+/* Whether the CPU computes experts of a layer for this pass: all of them, or a part. */
+static inline bool pass_uses_cpu(const struct pass *p, uint32_t layer)
+{
+    const struct expert_side *sides[PASS_MAX_SIDES];
+    return pass_is_cpu(p, sides[pass_sides(p, layer, sides) - 1]);
+}
+
+/* Whether the CPU computes a part of a layer's experts and the device the others. */
+static inline bool pass_is_split(const struct pass *p, uint32_t layer)
+{
+    return p->at->n_cpu_each > 0 && pass_uses_cpu(p, layer);
+}
+
+/* Returns the part of a layer's experts that the CPU computes, or that the device does. */
+static inline struct expert_part pass_part(const struct pass *p, uint32_t layer, bool on_cpu)
+{
+    return pass_is_split(p, layer) ? (struct expert_part){p->at->n_cpu_each, on_cpu}
+                                   : (struct expert_part){0};
 }
 
 /* Whether resident experts may replace chosen ones (prefer.h). Not for chunks of many tokens: they choose
  * nearly all experts anyway. */
 static inline bool pass_prefers(const struct pass *p, uint32_t layer)
 {
-    return p->chunk.n == 1 && p->m->prefer.margin > 0 && !config_is_by_token(&p->m->dir.config, layer) &&
-           !expert_store_holds_all(pass_side(p, layer)->store);
+    const struct expert_side *sides[PASS_MAX_SIDES];
+    bool holds_all = true;
+    if (p->chunk.n > 1 || !(p->m->prefer.margin > 0) || config_is_by_token(&p->m->dir.config, layer))
+        return false;
+    for (uint32_t i = pass_sides(p, layer, sides); i > 0; i--)
+        holds_all = holds_all && expert_store_holds_all(sides[i - 1]->store);
+    return !holds_all;
 }
 
 #endif

@@ -1,6 +1,7 @@
 #include "engine/run/prefer.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/mem.h"
 #include "engine/run/pass.h"
@@ -64,14 +65,17 @@ void prefer_show(const struct pass *p)
         exec_copy(p->at->exec, copy, 0, &p->at->view.router_logits, 0, copy->bytes);
 }
 
-bool prefer_choose(const struct pass *pass, struct expert_store *store, uint32_t layer, uint32_t n,
-                   uint32_t *idx, float *weights)
+bool prefer_choose(const struct pass *pass, uint32_t layer, uint32_t n, uint32_t *idx, float *weights)
 {
     struct prefer *p = &pass->m->prefer;
     const struct stage *at = pass->at;
     uint32_t n_experts = pass->m->dir.config.n_experts;
     const uint8_t *logits = at->router_logits.host ? at->router_logits.host : at->view.router_logits.host;
-    expert_store_list_present(store, layer, p->is_present);
+    const struct expert_side *sides[PASS_MAX_SIDES];
+    uint32_t n_sides = pass_sides(pass, layer, sides);
+    memset(p->is_present, 0, n_experts * sizeof *p->is_present);
+    for (uint32_t i = 0; i < n_sides; i++)
+        expert_store_add_present(sides[i]->store, layer, p->is_present);
     const struct router_prefer_call call = {.logits = (const float *)(const void *)logits,
                                             .bias = p->bias ? p->bias + (uint64_t)layer * n_experts : NULL,
                                             .factors =

@@ -11,7 +11,6 @@
 
 #include "exec/exec.h"
 
-struct expert_store;
 struct moeflux_err;
 struct moeflux_model;
 struct pass;
@@ -31,7 +30,6 @@ void prefer_close(struct moeflux_model *m); /* zeroed is legal */
 /* Records the copy of the logits to the host, in the batch that makes the choice. */
 void prefer_show(const struct pass *p);
 /* Changes the choice of one token: n experts and their weights, on the host. Returns whether it did. */
-bool prefer_choose(const struct pass *p, struct expert_store *store, uint32_t layer, uint32_t n,
-                   uint32_t *idx, float *weights);
+bool prefer_choose(const struct pass *p, uint32_t layer, uint32_t n, uint32_t *idx, float *weights);
 
 #endif

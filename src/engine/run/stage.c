@@ -33,7 +33,8 @@ static int open_arch(struct stage *at, struct moeflux_model *m, const struct loa
                                    .max_chunk = m->max_chunk,
                                    .max_batched = m->max_batched,
                                    .kv_type = m->kv_type,
-                                   .has_host_experts = stage_has_cpu_layers(at)};
+                                   .has_host_experts = stage_has_cpu_layers(at),
+                                   .has_parts = at->n_cpu_each > 0};
     if (rc == 0 && at->maps_weights)
         rc = loader_use_in_place(&at->loader, e);
     if (rc == 0)
@@ -107,7 +108,7 @@ int stage_open(struct stage *at, struct moeflux_model *m, const struct load_plan
     return rc < 0 ? rc : make_buffers(at, m, p, o, e);
 }
 
-/* A budget of 0 means that the side has no layers with experts. */
+/* A budget of 0 means that the side has no experts. */
 static int open_side(struct moeflux_model *m, struct expert_side *s, const struct expert_store_options *o,
                      enum moeflux_prefetch prefetch, struct moeflux_err *e)
 {
@@ -142,12 +143,12 @@ static void set_options(struct expert_store_options to[EXPERT_SIDES], const stru
     to[SIDE_DEVICE].pin = to[SIDE_HOST].pin = o->pin;
     to[SIDE_DEVICE].n_pinned = p->n_pinned[0];
     to[SIDE_HOST].n_pinned = p->n_pinned[1];
-    to[SIDE_DEVICE].layers = load_plan_device_layers(p);
+    to[SIDE_DEVICE].set = load_plan_device_experts(p);
     to[SIDE_DEVICE].budget_bytes = p->budget.slot_bytes;
     to[SIDE_DEVICE].host_slots_bytes = p->budget.host_bytes;
-    to[SIDE_HOST].layers = p->cpu_layers;
+    to[SIDE_HOST].set = load_plan_cpu_experts(p);
     to[SIDE_HOST].budget_bytes = p->budget.cpu_slot_bytes;
-    to[SIDE_PROMPT].layers = to[SIDE_HOST].layers;
+    to[SIDE_PROMPT].set = to[SIDE_HOST].set;
     to[SIDE_PROMPT].budget_bytes = p->prompt_slot_bytes;
     to[SIDE_PROMPT].host_bytes += p->budget.cpu_slot_bytes; /* they are the same files */
 }

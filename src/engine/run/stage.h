@@ -37,8 +37,8 @@ struct expert_side {
     /* u64 [MOEFLUX_ROUND_TABLES][n_experts]: each a table of one round's experts */
     struct exec_buffer round_tables;
 };
-/* SIDE_DEVICE: the stage's device; SIDE_HOST: the CPU. SIDE_PROMPT: the device, for large chunks in the
- * layers of SIDE_HOST (load_plan_takes_device); experts pass through its few slots. */
+/* SIDE_DEVICE: the stage's device; SIDE_HOST: the CPU. SIDE_PROMPT: the device, for the experts of
+ * SIDE_HOST in large chunks (load_plan.prompt_from); they pass through its few slots. */
 enum expert_side_kind { SIDE_DEVICE, SIDE_HOST, SIDE_PROMPT, EXPERT_SIDES };
 
 /* The recording of one token of each of some sequences: the states that it reads and writes. */
@@ -98,11 +98,12 @@ struct stage {
     bool is_again;          /* an earlier stage is on the same device */
     struct kv_block *spare; /* blocks that no sequence has (blocks.h) */
     uint32_t n_spare;
-    /* the first of its layers, whose experts belong to SIDE_HOST and SIDE_PROMPT; often none. The experts of
-     * the others belong to SIDE_DEVICE */
+    /* the first of its layers, or all, whose experts belong to SIDE_HOST and SIDE_PROMPT: all of them, or
+     * n_cpu_each > 0 of each layer; often none. The others belong to SIDE_DEVICE */
     struct expert_layers cpu_layers;
-    uint32_t max_cpu_chunk; /* load_plan.max_cpu_chunk */
-    struct {                /* SIDE_HOST */
+    uint32_t n_cpu_each;
+    uint32_t max_cpu_chunk, prompt_from; /* load_plan's */
+    struct {                             /* SIDE_HOST */
         struct host_experts experts;
         /* host memory that the device sees: a chunk's hidden states for the CPU, the experts' sum for the
          * device */
@@ -164,7 +165,7 @@ int stage_open_experts(struct stage *at, struct moeflux_model *m, const struct l
                        const struct exec *threads_of, struct moeflux_err *e);
 /* Closes everything except the exec; the next stage's exec must be open too. The stage may be half open. */
 void stage_close(struct stage *at);
-/* Whether the CPU computes experts of some of its layers. */
+/* Whether the CPU computes experts of its layers. */
 bool stage_has_cpu_layers(const struct stage *at);
 /* Whether each of its experts has a slot of its own. */
 bool stage_holds_all(const struct stage *at);

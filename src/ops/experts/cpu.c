@@ -71,7 +71,8 @@ static bool takes_many(const struct experts_call *c, const struct host *h)
 
 static bool is_there(const struct job *j, uint64_t pair)
 {
-    return host_words(j->call->idx)[pair] != NO_EXPERT;
+    uint32_t expert = host_words(j->call->idx)[pair];
+    return expert != NO_EXPERT && expert_part_has(&j->call->part, j->shape->n_experts, expert);
 }
 
 static bool takes_part(const struct job *j, uint32_t pair, uint64_t skip)
@@ -406,9 +407,8 @@ static void down_block_of_few(void *ctx, uint32_t block, uint32_t thread)
         float sum[LOOPS_MAX_BLOCK_ROWS] = {0}, *x = host_floats_mut(c->x) + (uint64_t)t * s->hidden + first;
         for (uint32_t k = 0; k < s->top_k; k++) {
             uint64_t pair = (uint64_t)t * s->top_k + k;
-            if (!is_there(j, pair)) /* the token has no more experts */
-                break;
-            j->loops->add_scaled(sum, parts + pair * n_rows, host_floats(c->weights)[pair], n_rows);
+            if (is_there(j, pair))
+                j->loops->add_scaled(sum, parts + pair * n_rows, host_floats(c->weights)[pair], n_rows);
         }
         if (c->shared_down.cols > 0)
             j->loops->add_scaled(sum, parts + (uint64_t)(j->n_pairs + t) * n_rows, shared_weight(j, t),
@@ -457,23 +457,34 @@ static void down_block_of_many(void *ctx, uint32_t block, uint32_t thread)
                n_rows * sizeof *some);
 }
 
+/* Adds up a token's parts in the place of the first one. */
+static void mix_parts(const struct job *j, uint32_t t)
+{
+    const struct experts_shape *s = j->shape;
+    float *x = host_floats_mut(j->call->x) + (uint64_t)t * s->hidden, *sum = NULL;
+    for (uint32_t k = 0; k < s->top_k; k++) {
+        uint64_t pair = (uint64_t)t * s->top_k + k;
+        float *part = j->parts + pair * s->hidden, w = host_floats(j->call->weights)[pair];
+        if (!is_there(j, pair))
+            continue;
+        if (sum)
+            j->loops->add_scaled(sum, part, w, s->hidden);
+        for (uint32_t r = 0; !sum && r < s->hidden; r++)
+            part[r] *= w;
+        sum = sum ? sum : part;
+    }
+    for (uint32_t r = 0; sum && r < s->hidden; r++)
+        x[r] += sum[r];
+}
+
 /* Adds up a token's parts, and computes the activations of its shared expert. */
 static void mix_token(void *ctx, uint32_t t, uint32_t thread)
 {
     const struct job *j = ctx;
-    const struct experts_shape *s = j->shape;
     const struct experts_call *c = j->call;
     uint32_t inner = c->shared_down.cols;
-    float *x = host_floats_mut(c->x) + (uint64_t)t * s->hidden,
-          *sum = j->parts + (uint64_t)t * s->top_k * s->hidden;
-    const float *w = host_floats(c->weights) + (uint64_t)t * s->top_k;
     (void)thread;
-    for (uint32_t r = 0; s->top_k > 0 && r < s->hidden; r++)
-        sum[r] *= w[0];
-    for (uint32_t k = 1; k < s->top_k && is_there(j, (uint64_t)t * s->top_k + k); k++)
-        j->loops->add_scaled(sum, sum + (uint64_t)k * s->hidden, w[k], s->hidden);
-    for (uint32_t r = 0; s->top_k > 0 && r < s->hidden; r++)
-        x[r] += sum[r];
+    mix_parts(j, t);
     if (inner == 0)
         return;
     float *act = j->floats + (uint64_t)t * inner, by = shared_weight(j, t);

@@ -17,7 +17,7 @@ static const struct op down_op = {.name = "experts_down",
 int experts_open(struct experts *op, struct exec *x, const struct experts_shape *s, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(x);
-    *op = (struct experts){.shape = *s, .rounds_from = caps.is_native ? LOOPS_FEW + 1 : UINT32_MAX};
+    *op = (struct experts){.shape = *s, .rounds_from = experts_rounds_from(&caps, s->n_experts)};
     const struct weights parts[] = {{.rows = s->inner, .cols = s->hidden, .format = s->gate_format},
                                     {.rows = s->inner, .cols = s->hidden, .format = s->up_format},
                                     {.rows = s->hidden, .cols = s->inner, .format = s->down_format}};
@@ -81,6 +81,13 @@ uint64_t experts_scratch(const struct experts_shape *s, const struct exec_caps *
     if (caps->is_host)
         return caps->is_native ? experts_cpu_scratch(s, n) : 0;
     return experts_grouped_scratch(s, n, shared_inner);
+}
+
+uint32_t experts_rounds_from(const struct exec_caps *caps, uint32_t n_experts)
+{
+    if (caps->is_host)
+        return caps->is_native ? LOOPS_FEW + 1 : UINT32_MAX;
+    return experts_grouped_from(caps, n_experts);
 }
 
 bool experts_takes_rounds(const struct experts *op, uint32_t chunk)

@@ -13,8 +13,8 @@
  * Experts are found through a table of addresses [n_experts] on the device. The caller fills in every expert
  * that idx names before the batch is submitted.
  * A call may compute one part only: the routed experts if shared_down.cols is 0, the shared one with
- * only_shared.
- * idx may be NO_EXPERT (router.h) after a token's experts: nothing is computed or looked up for it.
+ * only_shared, some of the routed ones with `part`.
+ * idx may be NO_EXPERT (router.h): nothing is computed or looked up for it.
  * Sums run in the router's order, then the shared part, then the residual. hidden, inner and shared_inner are
  * multiples of PRODUCT_COLS and of their formats' groups. */
 #ifndef MOEFLUX_OPS_EXPERTS_EXPERTS_H
@@ -25,6 +25,7 @@
 
 #include "exec/kernel.h"
 #include "exec/op.h"
+#include "model/expert_part.h"
 #include "ops/experts/grouped.h"
 #include "ops/weights.h"
 
@@ -46,7 +47,7 @@ struct experts_shape {
     uint64_t up_formats; /* set: formats of the routed and of all layers' shared gate and up */
     bool chooses;        /* up may be asked to choose with a softmax router; norm_topk: that router's norm */
     bool norm_topk;
-    bool drops;                  /* idx may be NO_EXPERT; never with `chooses` */
+    bool drops;                  /* idx may be NO_EXPERT, calls may have a `part`; never with `chooses` */
     bool biased;                 /* never with a shared expert */
     float gating, shared_gating; /* gating.h */
 };
@@ -81,7 +82,7 @@ enum { EXPERTS_MAX_PARTS = 12 };
 
 struct experts {
     struct experts_shape shape;
-    uint32_t rounds_from; /* fewest tokens of a chunk whose experts may come in rounds; UINT32_MAX: never */
+    uint32_t rounds_from; /* experts_rounds_from */
     struct
     /* Vulkan: two dispatches whatever top_k is. If the shared expert's format needs a kernel of its own,
      * there is one more for up and for down. Chunks of many tokens are computed by grouped.h. */
@@ -126,6 +127,9 @@ struct experts_call {
     uint64_t skip;                   /* up only: bit k leaves out the k-th expert of each token, k < 64 */
     bool skip_shared;                /* up only: the shared expert is left out */
     bool only_shared; /* routed experts are computed elsewhere; idx and table are valid all the same */
+    /* The experts that are computed; the others are left out, and the table lacks them (0). Only if the shape
+     * drops. */
+    struct expert_part part;
     bool more; /* experts missing in the table (0) come in a later round; only if experts_takes_rounds */
 };
 
@@ -150,6 +154,8 @@ int experts_open(struct experts *op, struct exec *x, const struct experts_shape 
 /* Returns whether the experts of a chunk may come in rounds. Each round calls up and down with a table of its
  * experts only, the last one without `more`. */
 bool experts_takes_rounds(const struct experts *op, uint32_t chunk);
+/* Returns the fewest tokens of such a chunk before anything is open; UINT32_MAX: none. */
+uint32_t experts_rounds_from(const struct exec_caps *caps, uint32_t n_experts);
 /* Returns whether up computes the shared expert's gate and up rows in a chunk of that many tokens. Then each
  * call needs shared_up. */
 bool experts_makes_shared(const struct experts *op, uint32_t chunk);

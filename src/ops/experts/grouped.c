@@ -10,8 +10,8 @@
 #include "exec/fragment_layout.h"
 
 /* LEAST_TILE: fewest tokens of a tile on any device, which bounds the number of tiles. TILE_BYTES: bytes of a
- * tile's entry. */
-enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256 };
+ * tile's entry. FROM: fewest tokens of a chunk. */
+enum { LEAST_TILE = 8, TILE_BYTES = 16, GROUP = 256, FROM = 16 };
 /* Subgroups of a workgroup of tiles in registers. With few tokens the subgroups of the up projection share
  * the columns of a quarter of the rows: more workgroups, which end more evenly. (35B-A3B, 64 tokens: half of
  * the rows 121 us instead of 129 on an H200, a quarter 137 instead of 148 on an H100.) */
@@ -82,15 +82,20 @@ static int open_tiles(struct experts_grouped *op, struct exec *x, const struct e
     return rc;
 }
 
+uint32_t experts_grouped_from(const struct exec_caps *c, uint32_t n_experts)
+{
+    /* The sort counts in shared memory. */
+    return gemm_is_possible(c) && 8 * ((uint64_t)n_experts + GROUP) <= c->max_shared_bytes ? FROM
+                                                                                           : UINT32_MAX;
+}
+
 int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                          struct moeflux_err *e)
 {
     struct exec_caps c = exec_get_caps(x);
-    *op = (struct experts_grouped){.from = UINT32_MAX};
-    /* The sort counts in shared memory. */
-    if (!gemm_is_possible(x) || 8 * ((uint64_t)s->n_experts + GROUP) > c.max_shared_bytes)
+    *op = (struct experts_grouped){.from = experts_grouped_from(&c, s->n_experts)};
+    if (op->from == UINT32_MAX)
         return 0;
-    op->from = 16;
     op->is_f16 = gemm_has_f16(x);
     op->joins_shared = s->shared_inner == s->inner && s->gating == s->shared_gating &&
                        !experts_are_mixed(s) && s->up_formats == format_set(s->up_format) &&
@@ -284,7 +289,10 @@ static void run_mix(const struct experts_grouped *op, struct exec *x, const stru
                                                  .slots = of.slots,
                                                  .from_slot = call->only_shared ? s->top_k : 0,
                                                  .end_slot = s->top_k + (of.n_shared > 0),
-                                                 .gating = s->shared_gating};
+                                                 .gating = s->shared_gating,
+                                                 .n_cpu = call->part.n_cpu,
+                                                 .n_experts = s->n_experts,
+                                                 .is_cpus = call->part.is_cpus};
     exec_dispatch(x, &op->mix, &mix, div_up(s->hidden + shared_inner, 4 * op->mix_group), call->n, 1);
 }
 

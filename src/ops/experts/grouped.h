@@ -20,6 +20,7 @@
 #include "ops/cast_f16.h"
 
 struct moeflux_err;
+struct exec_caps;
 struct experts_call;
 struct experts_shape;
 
@@ -43,9 +44,11 @@ struct experts_grouped {
     struct experts_tiles tiles[EXPERTS_MAX_TILES]; /* ordered by size */
     uint32_t n_tiles;
     uint32_t mix_group;
-    uint32_t from; /* fewest tokens of a chunk for this path; UINT32_MAX: never used */
+    uint32_t from; /* experts_grouped_from */
 };
 
+/* Returns the fewest tokens of a chunk for this path; UINT32_MAX: never used. */
+uint32_t experts_grouped_from(const struct exec_caps *c, uint32_t n_experts);
 int experts_grouped_open(struct experts_grouped *op, struct exec *x, const struct experts_shape *s,
                          struct moeflux_err *e);
 /* Returns the floats of scratch for chunks of up to n tokens. */

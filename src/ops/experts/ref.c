@@ -19,14 +19,11 @@ static uint64_t expert_of(const struct experts_call *c, uint64_t slot)
     return ((const uint64_t *)host_at(c->table))[host_words(c->idx)[slot]];
 }
 
-/* Returns the number of a token's experts. */
-static uint32_t n_experts_of(const struct experts_shape *s, const struct experts_call *c, uint32_t t)
+/* Returns whether the call computes a slot's expert. */
+static bool takes(const struct experts_shape *s, const struct experts_call *c, uint64_t slot)
 {
-    const uint32_t *idx = host_words(c->idx) + (uint64_t)t * s->top_k;
-    uint32_t n = 0;
-    while (!c->only_shared && n < s->top_k && idx[n] != NO_EXPERT)
-        n++;
-    return n;
+    uint32_t expert = host_words(c->idx)[slot];
+    return !c->only_shared && expert != NO_EXPERT && expert_part_has(&c->part, s->n_experts, expert);
 }
 
 /* Returns act of a token's k-th expert; k = top_k: of its shared expert. */
@@ -78,12 +75,12 @@ static double bias_at(const struct experts_shape *s, uint64_t biases, uint64_t i
 static void ref_up_token(const struct experts_shape *s, const struct experts_call *c, uint32_t t, uint32_t r,
                          const double *p, struct widened *gates, struct widened *ups)
 {
-    uint32_t n = n_experts_of(s, c, t);
-    for (uint32_t k = 0; k < n; k++) {
-        uint64_t slot = (uint64_t)t * s->top_k + k, expert = expert_of(c, slot);
-        uint32_t idx = host_words(c->idx)[slot];
-        if ((k < 64 && c->skip >> k & 1) || expert == 0)
+    for (uint32_t k = 0; k < s->top_k; k++) {
+        uint64_t slot = (uint64_t)t * s->top_k + k;
+        if (!takes(s, c, slot) || (k < 64 && c->skip >> k & 1) || expert_of(c, slot) == 0)
             continue;
+        uint64_t expert = expert_of(c, slot);
+        uint32_t idx = host_words(c->idx)[slot];
         const struct weights gate = part(expert, s->gate_w, s->gate_s, s->gate_b, s->inner, s->hidden,
                                          s->gate_format),
                              up = part(expert, s->up_w, s->up_s, s->up_b, s->inner, s->hidden, s->up_format);
@@ -138,10 +135,12 @@ struct down_inputs {
 static void widen_inputs(const struct experts_shape *s, const struct experts_call *c, uint32_t t,
                          const struct down_inputs *in)
 {
-    uint32_t inner = c->shared_down.cols, n = n_experts_of(s, c, t);
-    for (uint32_t k = 0; k < n; k++)
+    uint32_t inner = c->shared_down.cols;
+    for (uint32_t k = 0; k < s->top_k; k++) {
+        uint64_t slot = (uint64_t)t * s->top_k + k;
         for (uint32_t i = 0; i < s->inner; i++)
-            in->routed[((uint64_t)t * s->top_k + k) * s->inner + i] = (double)act_of(s, c, t, k)[i];
+            in->routed[slot * s->inner + i] = takes(s, c, slot) ? (double)act_of(s, c, t, k)[i] : 0;
+    }
     if (inner == 0)
         return;
     double *shared = in->shared + (uint64_t)t * inner;
@@ -157,10 +156,11 @@ static void widen_inputs(const struct experts_shape *s, const struct experts_cal
 static double ref_down_token(const struct experts_shape *s, const struct experts_call *c, uint32_t t,
                              uint32_t r, const double *in, struct widened *rows)
 {
-    uint32_t n = n_experts_of(s, c, t);
     double sum = 0;
-    for (uint32_t k = 0; k < n; k++) {
+    for (uint32_t k = 0; k < s->top_k; k++) {
         uint64_t slot = (uint64_t)t * s->top_k + k;
+        if (!takes(s, c, slot))
+            continue;
         const struct weights w =
             part(expert_of(c, slot), s->down_w, s->down_s, s->down_b, s->hidden, s->inner, s->down_format);
         uint32_t idx = host_words(c->idx)[slot];

@@ -366,7 +366,6 @@ int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *
         rc = open_with_q4(op, x, e);
     if (rc == 0)
         rc = experts_grouped_open(&op->gpu.grouped, x, &op->shape, e);
-    op->rounds_from = op->gpu.grouped.from;
     op->gpu.makes_shared_below = op->gpu.grouped.joins_shared ? UINT32_MAX : op->gpu.grouped.from;
     return rc;
 }

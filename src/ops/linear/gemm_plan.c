@@ -11,10 +11,9 @@
  * of the largest tile, with a code book. */
 enum { SIDE = 16, MOST_SHARED = 22 * 1024 + GEMV_BOOK_BYTES };
 
-bool gemm_is_possible(const struct exec *x)
+bool gemm_is_possible(const struct exec_caps *c)
 {
-    const struct exec_caps c = exec_get_caps(x);
-    return c.max_workgroup >= SIDE * SIDE && c.max_shared_bytes >= MOST_SHARED;
+    return c->max_workgroup >= SIDE * SIDE && c->max_shared_bytes >= MOST_SHARED;
 }
 
 struct gemm_plan gemm_plan_for(const struct exec *x, enum gemm_tile tile, uint64_t formats)

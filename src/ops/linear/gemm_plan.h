@@ -8,6 +8,7 @@
 
 struct moeflux_err;
 struct exec;
+struct exec_caps;
 struct kernel;
 
 enum { GEMM_PASS = 7, GEMM_N_SPEC };
@@ -19,7 +20,7 @@ struct gemm_plan {
 };
 
 /* Returns whether the device can run kernels/lib/gemm.glsl. */
-bool gemm_is_possible(const struct exec *x);
+bool gemm_is_possible(const struct exec_caps *c);
 
 /* Tokens of a tile. A partly filled tile costs as much as a full one. Large tiles use a dequantised weight
  * more often, small ones keep more of the device busy. */

@@ -297,7 +297,8 @@ static int may_use_registers(const struct linear *op, struct exec *x, struct moe
 /* Sets the number of tokens from which each path is the fastest. */
 static void set_limits(struct linear *op, const struct exec *x, bool has_known_layout)
 {
-    bool has_gemm = gemm_is_possible(x) && !is_uneven(op), has_f16 = gemm_has_f16(x) && !is_uneven(op);
+    const struct exec_caps caps = exec_get_caps(x);
+    bool has_gemm = gemm_is_possible(&caps) && !is_uneven(op), has_f16 = gemm_has_f16(x) && !is_uneven(op);
     uint32_t rows = op->rows * op->n_stacked, *from = op->gpu.from;
     from[LINEAR_GEMV] = 0;
     from[LINEAR_GEMV_TWO] = 2;
