@@ -276,9 +276,10 @@ static bool streams_short(const struct exec_caps *c, const struct gemv_shape *s,
 enum { PAIRS_LANES = 512 };
 
 /* BLOCK_GROUPS: workgroups a processor from which on a subgroup takes more than two rows of a block format,
- * whose pieces take several times as many registers as others (H200, Q4_K: 248,320 x 2,048 with 4 rows 129
- * us instead of 146; 2,048 x 4,096 7.2 instead of 6.3). */
-enum { BLOCK_GROUPS = 4 };
+ * whose pieces take several times as many registers and instructions as others: heads (H200, 248,320 x
+ * 2,048: Q4_K 129 us instead of 146, Q6_K 230 instead of 255). With 4 rows of every matrix 35B-A3B in Q6_K
+ * decodes 283 tokens a second instead of 348: a layer's kernels no longer fit the instruction caches. */
+enum { BLOCK_GROUPS = 64 };
 
 /* Returns whether so many rows of `blocks` subgroups leave processors idle, or need too many registers. */
 static bool are_too_many(const struct gemv_shape *s, uint32_t processors, uint32_t blocks, uint32_t rows)
