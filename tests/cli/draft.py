@@ -17,7 +17,7 @@ def talk(state, kind):
     said = []
     for turn in range(2):
         t = Terminal([*flags, *(['--resume', 'cats'] if turn else [])], state)
-        said.append(t.wait_for_prompt() if turn else '')
+        said.append(t.wait_for_prompt())
         for line in [TALK, 'What is 47 + 38?', '/undo', TALK, '/retry', '/save cats'][turn:]:
             said.append(t.ask(line))
             if turn == 0 or line != '/retry':

@@ -22,7 +22,7 @@ def preloaded(shim):
 
 class Terminal:
     def __init__(self, arguments, state, **environment):
-        self.seen = b''
+        self.seen, self.has_prompted = b'', False
         self.pid, self.fd = pty.fork()
         if self.pid == 0:
             os.environ.pop('NO_COLOR', None)
@@ -66,13 +66,16 @@ class Terminal:
         """The editor prints its prompt and then takes the terminal: what is typed between is echoed twice."""
         text = self.wait_for(pattern)
         self.wait('the line editor', lambda: not termios.tcgetattr(self.fd)[3] & termios.ICANON)
+        self.has_prompted = True
         return text
 
     def type(self, text):
         os.write(self.fd, text if isinstance(text, bytes) else text.encode())
 
     def ask(self, text):
-        """Types a line at the prompt and returns what is printed until the next prompt."""
+        """Types a line at the prompt, the first of which it waits for, and returns what is printed until the next one."""
+        if not self.has_prompted:
+            self.wait_for_prompt()
         self.type(text + '\r')
         self.wait_for(re.escape(text.encode()) + rb'\s*\n')
         return self.wait_for_prompt()
