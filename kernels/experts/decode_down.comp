@@ -11,8 +11,8 @@
 // summed over a slot's columns, then over the slots in order, then the residual is added. If there are more
 // slots than subgroups, or more columns than fit shared memory, there are several passes. With STEPS there is
 // one pass: every slot has AREA columns, and a lane takes at most STEPS pieces of each row. Then loads need
-// no condition and do not wait for one another. DROPS: the address of a slot may be 0; such a slot has no
-// columns.
+// no condition and do not wait for one another, and a workgroup may take several blocks of rows. DROPS: the
+// address of a slot may be 0; such a slot has no columns.
 // Grid: x = row blocks of `hidden`, y = tokens. float32 sums. Tolerance 1e-5.
 // variants: plain denorm q4 q8 ext extdenorm extq4 extq4denorm blk blkdenorm
 #version 460
@@ -25,6 +25,7 @@ layout(constant_id = 12) const uint LANES = 16; // a power of two, at most SUBGR
 layout(constant_id = 13) const uint TEAMS = 1;
 layout(constant_id = 14) const uint DROPS = 0; // 1: some of a token's top_k experts may be left out
 layout(constant_id = 15) const uint BIASED = 0; // 1: each expert's rows have biases; excludes a shared expert
+layout(constant_id = 16) const uint BLOCKS_EACH = 1; // STEPS only: consecutive blocks of rows of a workgroup
 
 const uint SLOTS = SUBGROUPS / TEAMS;          // slots of a pass
 // columns of a slot in shared memory, a multiple of PRODUCT_COLS
@@ -37,12 +38,15 @@ const uint OUTS = (GROUP_ROWS + WORKGROUP - 1) / WORKGROUP;
 
 layout(push_constant, std430) uniform Args { experts_decode_down_args a; };
 
-shared float sums[SLOTS * GROUP_ROWS];
+// Two blocks of rows meet there if there are several.
+shared float sums[(BLOCKS_EACH > 1 ? 2 : 1) * SLOTS * GROUP_ROWS];
+
+uint block; // of rows
 
 // A subgroup's rows of its matrix are first, first + SIDE, ...
 uint first_row()
 {
-    return gl_WorkGroupID.x * GROUP_ROWS + gl_SubgroupID % TEAMS * SIDE * ROWS +
+    return block * GROUP_ROWS + gl_SubgroupID % TEAMS * SIDE * ROWS +
         gl_SubgroupInvocationID / LANES;
 }
 
@@ -131,8 +135,7 @@ void add_slot_as(inout float acc[MAX_ACC], const uint format, Slot s, uint from)
         [[dont_unroll]] for (uint i = lane; i < pieces; i += LANES) {
             add_step(acc, format, now, area + i * vecs);
             now = next;
-            if (i + 2 * LANES < pieces)
-                load_rows(next, format, s, from / (4 * vecs) + i + 2 * LANES);
+            load_rows(next, format, s, from / (4 * vecs) + min(i + 2 * LANES, pieces - 1));
         }
     }
 }
@@ -205,6 +208,12 @@ void put_all_acts()
             xs_put(0, k * WORKGROUP + gl_LocalInvocationID.x, acts[k]);
 }
 
+// Returns the place of a block's sums.
+uint sums_at(uint of)
+{
+    return BLOCKS_EACH > 1 ? (of & 1u) * SLOTS * GROUP_ROWS : 0;
+}
+
 // Stores a row's sum over the lanes that share it, for this subgroup's slot.
 void share_rows(float acc[MAX_ACC], Slot s)
 {
@@ -215,7 +224,7 @@ void share_rows(float acc[MAX_ACC], Slot s)
         [[unroll]] for (uint mask = 1; mask < LANES; mask <<= 1)
             v += subgroupShuffleXor(v, mask);
         if (gl_SubgroupInvocationID % LANES == 0)
-            sums[gl_SubgroupID / TEAMS * GROUP_ROWS + gl_SubgroupID % TEAMS * SIDE * ROWS + r * SIDE +
+            sums[sums_at(block) + gl_SubgroupID / TEAMS * GROUP_ROWS + gl_SubgroupID % TEAMS * SIDE * ROWS + r * SIDE +
                  gl_SubgroupInvocationID / LANES] = (v + bias) * s.factor;
     }
 }
@@ -225,50 +234,118 @@ uint out_row(uint i)
     return i * WORKGROUP + gl_LocalInvocationID.x;
 }
 
-bool has_out(uint i)
+bool has_out(uint of, uint i)
 {
-    return out_row(i) < GROUP_ROWS && gl_WorkGroupID.x * GROUP_ROWS + out_row(i) < a.hidden;
+    return out_row(i) < GROUP_ROWS && of * GROUP_ROWS + out_row(i) < a.hidden;
 }
 
-void main()
+uint out_at(uint token, uint of, uint i)
 {
-    uint token = gl_WorkGroupID.y, x_at = token * a.hidden + gl_WorkGroupID.x * GROUP_ROWS;
-    uint rounds = STEPS > 0 ? 1 : (a.end_slot - a.first_slot + SLOTS - 1) / SLOTS;
-    uint longest = STEPS > 0 ? AREA : max(a.inner, a.shared_inner);
-    if (STEPS > 0)
-        load_all_acts(token);
-    float before[OUTS], total[OUTS];
-    [[unroll]] for (uint i = 0; i < OUTS; i++) {
-        before[i] = has_out(i) ? F32s(a.x).v[x_at + out_row(i)] : 0.0;
+    return token * a.hidden + of * GROUP_ROWS + out_row(i);
+}
+
+void clear(out float acc[MAX_ACC])
+{
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        acc[r] = 0.0;
+}
+
+// Loads the rows that the block's sums are added to.
+void load_before(out float before[OUTS], uint token)
+{
+    [[unroll]] for (uint i = 0; i < OUTS; i++)
+        before[i] = has_out(block, i) ? F32s(a.x).v[out_at(token, block, i)] : 0.0;
+}
+
+// Adds a block's sums of the slots from `first` on.
+void add_sums(inout float total[OUTS], uint of, uint first)
+{
+    [[unroll]] for (uint i = 0; i < OUTS; i++)
+        if (has_out(of, i))
+            [[unroll]] for (uint k = 0; k < SLOTS; k++)
+                total[i] += first + k < a.end_slot ? sums[sums_at(of) + k * GROUP_ROWS + out_row(i)] : 0.0;
+}
+
+void store(float before[OUTS], float total[OUTS], uint token, uint of)
+{
+    [[unroll]] for (uint i = 0; i < OUTS; i++)
+        if (has_out(of, i))
+            F32s(a.x).v[out_at(token, of, i)] = before[i] + total[i];
+}
+
+void end_block(float before[OUTS], uint token, uint of)
+{
+    float total[OUTS];
+    [[unroll]] for (uint i = 0; i < OUTS; i++)
         total[i] = 0.0;
+    barrier();
+    add_sums(total, of, a.first_slot);
+    store(before, total, token, of);
+}
+
+// STEPS > 0. The next block is loaded before this one's sums are stored. Two barriers lie between two blocks
+// whose sums have the same place.
+void run_whole(uint token)
+{
+    uint last = min((gl_WorkGroupID.x + 1) * BLOCKS_EACH, (a.hidden + GROUP_ROWS - 1) / GROUP_ROWS) - 1;
+    float acc[MAX_ACC], before[OUTS], old[OUTS];
+    load_all_acts(token);
+    load_before(before, token);
+    Slot s = slot_of(token, a.first_slot + gl_SubgroupID / TEAMS);
+    fetch_slot(s, 0);
+    fill_book(uvec2(a.down_s, a.down_b));
+    put_all_acts();
+    barrier();
+    [[dont_unroll]] for (;;) {
+        clear(acc);
+        add_slot(acc, s, 0);
+        share_rows(acc, s);
+        if (BLOCKS_EACH == 1 || block == last)
+            break;
+        [[unroll]] for (uint i = 0; i < OUTS; i++)
+            old[i] = before[i];
+        block++;
+        fetch_slot(s, 0);
+        load_before(before, token);
+        end_block(old, token, block - 1);
     }
+    end_block(before, token, block);
+}
+
+void run_rounds(uint token)
+{
+    uint rounds = (a.end_slot - a.first_slot + SLOTS - 1) / SLOTS, longest = max(a.inner, a.shared_inner);
+    float before[OUTS], total[OUTS];
+    load_before(before, token);
+    [[unroll]] for (uint i = 0; i < OUTS; i++)
+        total[i] = 0.0;
     for (uint round = 0; round < rounds; round++) {
         uint first = a.first_slot + round * SLOTS;
         Slot s = slot_of(token, first + gl_SubgroupID / TEAMS);
         float acc[MAX_ACC];
-        [[unroll]] for (uint r = 0; r < ROWS; r++)
-            acc[r] = 0.0;
+        clear(acc);
         for (uint from = 0; from < longest; from += AREA) {
             fetch_slot(s, from);
             if (round > 0 || from > 0)
                 barrier();
             else
                 fill_book(uvec2(a.down_s, a.down_b));
-            if (STEPS > 0)
-                put_all_acts();
-            else
-                load_acts(token, first, from);
+            load_acts(token, first, from);
             barrier();
             add_slot(acc, s, from);
         }
         share_rows(acc, s);
         barrier();
-        [[unroll]] for (uint i = 0; i < OUTS; i++)
-            if (has_out(i))
-                [[unroll]] for (uint k = 0; k < SLOTS; k++)
-                    total[i] += first + k < a.end_slot ? sums[k * GROUP_ROWS + out_row(i)] : 0.0;
+        add_sums(total, block, first);
     }
-    [[unroll]] for (uint i = 0; i < OUTS; i++)
-        if (has_out(i))
-            F32s(a.x).v[x_at + out_row(i)] = before[i] + total[i];
+    store(before, total, token, block);
+}
+
+void main()
+{
+    block = gl_WorkGroupID.x * BLOCKS_EACH;
+    if (STEPS > 0)
+        run_whole(gl_WorkGroupID.y);
+    else
+        run_rounds(gl_WorkGroupID.y);
 }

@@ -45,8 +45,8 @@ void load_at(inout Step s, uint r, const uint format, uvec2 weight, uvec2 scales
 #endif
     if (format_is_affine(format)) {
 #ifdef DENORM
-        s.scales[r] = uint(Shorts(scales).v[group]);
-        s.biases[r] = uint(Shorts(biases).v[group]);
+        s.scales[r] = uint(int(Shorts(scales).v[group]));
+        s.biases[r] = uint(int(Shorts(biases).v[group]));
 #else
         s.scales[r] = Words(scales).v[group >> 1];
         s.biases[r] = Words(biases).v[group >> 1];

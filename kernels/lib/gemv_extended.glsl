@@ -45,7 +45,7 @@ uint scale_at(uvec2 p, uint i)
 {
 #ifdef DENORM
     if (SCALE_SHIFT == 1 || SCALE_SHIFT == 0 && HAS_TWO_GROUPS)
-        return uint(Shorts(p).v[HAS_TWO_GROUPS ? i >> 1 : i]);
+        return uint(int(Shorts(p).v[HAS_TWO_GROUPS ? i >> 1 : i]));
 #endif
     return scale_word(p, i);
 }

@@ -33,7 +33,7 @@
 // DenormPreserve for 16 bits. SPIR-V 1.4 needs no extension for it; if one is named, glslc 2023.2 removes no
 // unused code.
 spirv_execution_mode(capabilities = [4464], 4459, 16);
-layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer Shorts { uint16_t v[]; };
+layout(buffer_reference, std430, buffer_reference_align = 2) readonly buffer Shorts { int16_t v[]; };
 const bool HAS_DENORM = true;
 
 // Returns the address of element i of an array of elements of 1 << shift bytes.
@@ -250,14 +250,14 @@ void add_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICES], uin
         [[dont_unroll]] for (uint i = first_piece(); i < pieces; i += piece_step()) {
             add_step(acc, format, now, i * vecs);
             now = next;
-            if (i + 2 * piece_step() < pieces)
-                load_step(next, format, m, row, from, i + 2 * piece_step());
+            load_step(next, format, m, row, from, min(i + 2 * piece_step(), pieces - 1));
         }
     }
 }
 
-// STREAM: the row and its part that are loaded next, into `now`. While a lane waits, other subgroups work. A
-// second step in flight would cost registers, and thus subgroups.
+// STREAM: the row and its part that are loaded next, into `next`, while the lane multiplies the part before.
+// Loads are unconditional and numbers of 16 bits signed: a device that joins two ways of loading, or clears the
+// upper bits, waits for the load where it starts.
 uint ahead_row, ahead_part;
 
 // Returns the parts of a row. In the last part some lanes may have no piece.
@@ -272,19 +272,22 @@ bool has_part(const uint format, uint piece)
     return pieces % piece_step() == 0 || piece < pieces;
 }
 
+// Past the workgroup's last row it loads rows that are in the caches.
 void fetch_ahead(const uint format, Matrix m[MATRICES], uint end)
 {
-    uint piece = ahead_part * piece_step() + first_piece();
-    if (ahead_row < end && has_part(format, piece)) {
-        if (steps_by_groups(format))
-            load_held(now, format, m, ahead_row, piece, 0);
-        else
-            load_step(now, format, m, ahead_row, 0, piece);
-    }
+    const uint step = SUBGROUPS / SPLIT * ROWS;
+    uint pieces = TILE / (4 * piece_vecs(format)), piece = ahead_part * piece_step() + first_piece();
+    uint row = ahead_row < end ? ahead_row : ahead_row - step;
+    if (pieces % piece_step() != 0)
+        piece = min(piece, pieces - 1);
+    if (steps_by_groups(format))
+        load_held(next, format, m, row, piece, 0);
+    else
+        load_step(next, format, m, row, 0, piece);
     ahead_part++;
     if (ahead_part == row_parts(format)) {
         ahead_part = 0;
-        ahead_row += SUBGROUPS / SPLIT * ROWS;
+        ahead_row += step;
     }
 }
 
@@ -293,9 +296,10 @@ void add_stream_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICE
     const uint vecs = piece_vecs(format);
     [[dont_unroll]] for (uint i = 0; i < row_parts(format); i++) {
         uint piece = i * piece_step() + first_piece();
+        now = next;
+        fetch_ahead(format, m, end);
         if (has_part(format, piece))
             add_step(acc, format, now, piece * vecs);
-        fetch_ahead(format, m, end);
     }
 }
 

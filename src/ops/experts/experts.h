@@ -93,7 +93,7 @@ struct experts {
          * not open. */
         struct experts_up up_with_q4;
         struct experts_down down_with_q4;
-        struct experts_down whole_down;
+        struct experts_down whole_down, whole_several; /* calls of one token or two, of more */
         struct experts_up passes[2]; /* experts_are_mixed only: of gate, of up */
         bool chooses;                /* up[].choosing are open */
         /* whole_down is open: for calls whose shared expert has the routed ones' width and format */

@@ -151,7 +151,7 @@ enum { STREAM_LANES = 512, STREAM_SUBGROUPS = 8, STREAM_ROWS = 32 };
 /* The workgroups of a software device are threads, which share the machine's cores. */
 enum { SOFTWARE_PROCESSORS = 8 };
 
-static uint32_t stream_processors(const struct exec_caps *c)
+uint32_t gemv_stream_processors(const struct exec_caps *c)
 {
     return c->is_software ? SOFTWARE_PROCESSORS : processors_of(c);
 }
@@ -165,7 +165,7 @@ static uint32_t stream_cols(const struct exec_caps *c, const struct gemv_shape *
     while (is_one && s->formats >> format > 1)
         format++;
     uint32_t cols = is_one ? piece_cols(format_of(format)->bits) * c->subgroup_size : 0;
-    bool is_large = s->rows >= STREAM_ROWS * stream_processors(c);
+    bool is_large = s->rows >= STREAM_ROWS * gemv_stream_processors(c);
     return is_one && is_large && s->tokens == 1 && s->cols % cols == 0 ? cols : 0;
 }
 
@@ -174,7 +174,7 @@ static uint32_t stream_cols(const struct exec_caps *c, const struct gemv_shape *
 static struct gemv_plan plan_stream(const struct exec_caps *c, const struct gemv_shape *s, uint32_t tile,
                                     uint32_t most)
 {
-    uint32_t processors = stream_processors(c), rows = 8 / s->matrices;
+    uint32_t processors = gemv_stream_processors(c), rows = 8 / s->matrices;
     uint32_t lanes = (uint32_t)size_min(STREAM_LANES, c->max_workgroup), blocks = 0;
     uint32_t groups = processors > 2 * s->n_apart ? processors - s->n_apart : processors;
     do {
@@ -250,7 +250,7 @@ static bool streams_short(const struct exec_caps *c, const struct gemv_shape *s,
                           struct gemv_plan *out)
 {
     enum { ROWS = 2, LANES = 256, GROUPS = 4, LEAST_ROWS = 64 };
-    uint32_t processors = stream_processors(c), subgroup = c->subgroup_size;
+    uint32_t processors = gemv_stream_processors(c), subgroup = c->subgroup_size;
     uint32_t subgroups = (uint32_t)size_min(LANES, c->max_workgroup) / subgroup;
     bool is_one = !has_own_kernel(s->formats) && (s->formats & (s->formats - 1)) == 0;
     if (s->n_apart == 0 || s->tokens > 1 || s->matrices > 1 || !is_one || h->is_full || h->split > 1 ||
@@ -333,10 +333,10 @@ static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
     return book + tokens * (vectors + sums + (p->spec[GEMV_SPLIT] > 1 ? sums * p->spec[GEMV_ROWS] : 0));
 }
 
-/* CONCURRENT_SUBGROUPS: subgroups that keep a processor busy with several vectors. CONCURRENT_VECTORS: fewest
- * vectors for which consecutive blocks pay (H200: 12,288 x 2,048 with four vectors 22.9 us instead of 28,
- * with two 15.5 instead of 12). */
-enum { CONCURRENT_SUBGROUPS = 16, CONCURRENT_VECTORS = 4 };
+/* Subgroups that a processor has at once, CONCURRENT_FEW of them with four vectors: their sums take so many
+ * registers that there is one workgroup of eight (H200: 12,352 x 2,048 with four vectors 14.6 us instead of 19
+ * with three workgroups for every two processors). */
+enum { CONCURRENT_SUBGROUPS = 16, CONCURRENT_FEW = 8, CONCURRENT_VECTORS = 4 };
 
 /* Gives a workgroup consecutive blocks of rows instead of one: loading several vectors takes as long as a
  * block. The order of a lane's pieces stays. */
@@ -346,8 +346,8 @@ static void stream_concurrent(const struct exec_caps *c, const struct gemv_shape
     bool is_one = !has_own_kernel(s->formats) && (s->formats & (s->formats - 1)) == 0;
     bool can = s->n_apart > 0 && p->spec[GEMV_STEPS] > 0 && is_one &&
                pieces % (p->spec[GEMV_SPLIT] * c->subgroup_size) == 0;
-    uint32_t groups =
-        (uint32_t)size_max(1, (uint64_t)stream_processors(c) * CONCURRENT_SUBGROUPS / subgroups);
+    uint32_t most = p->tokens < CONCURRENT_VECTORS ? CONCURRENT_SUBGROUPS : CONCURRENT_FEW;
+    uint32_t groups = (uint32_t)size_max(1, (uint64_t)gemv_stream_processors(c) * most / subgroups);
     uint32_t blocks = div_up(div_up(s->rows, p->workgroup_rows), groups);
     if (!can || blocks < 2)
         return;
@@ -398,7 +398,7 @@ struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_sh
     while (tokens > 1 && gemv_shared_bytes(&p, tokens) > c.max_shared_bytes)
         tokens /= 2;
     p.tokens = p.spec[GEMV_TOKENS] = tokens;
-    if (tokens >= CONCURRENT_VECTORS)
+    if (tokens > 1)
         stream_concurrent(&c, s, &p);
     return p;
 }

@@ -58,6 +58,8 @@ struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_sh
  * of the sums stays. */
 struct gemv_plan gemv_plan_longer(const struct exec *x, const struct gemv_shape *s,
                                   const struct gemv_plan *few);
+/* Returns the processors that workgroups of consecutive blocks are counted for. */
+uint32_t gemv_stream_processors(const struct exec_caps *c);
 /* Returns a plan for kernels that take the vector in parts of `cols` columns; a TILE holds two parts. */
 struct gemv_plan gemv_plan_parts(const struct exec *x, const struct gemv_shape *s, uint32_t cols);
 /* Returns the columns of such a part if gemv_plan_for has no better plan for the rows; else 0. */

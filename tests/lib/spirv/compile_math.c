@@ -131,6 +131,16 @@ static void convert(struct spirv_compiler *c, const uint32_t *in)
     set_number(c, in, slot);
 }
 
+static void convert_signed(struct spirv_compiler *c, const uint32_t *in)
+{
+    const struct spirv_type *to = compile_type(c, in[1]), *from = compile_type_of(c, in[3]);
+    uint32_t above = compile_constant(c, 32 - from->bits);
+    if (to->bits != 32 || to->n_slots > 1)
+        compile_fail(c, "a signed number of less than 32 bits, or a vector", to->bits);
+    uint32_t high = compile_math_of(c, OP_SHIFT_LEFT, 1, compile_slot(c, in[3]), above, above);
+    set_number(c, in, compile_math_of(c, OP_SHIFT_RIGHT_SIGNED, 1, high, above, above));
+}
+
 /* --- composites --- */
 
 /* Sets a composite of n parts of parts[i].n slots each: a constant if all are. */
@@ -296,6 +306,7 @@ static const struct {
                     {OP_EXTRACT, OP_EXTRACT, extract},
                     {OP_INSERT, OP_INSERT, insert},
                     {OP_U_CONVERT, OP_U_CONVERT, convert},
+                    {OP_S_CONVERT, OP_S_CONVERT, convert_signed},
                     {OP_F_CONVERT, OP_F_CONVERT, convert},
                     {OP_BITCAST, OP_BITCAST, bitcast},
                     {OP_DOT, OP_DOT, fold},
