@@ -73,14 +73,14 @@ bool has_piece(const uint format, uint piece)
     return pieces % SUBGROUP == 0 || piece < pieces;
 }
 
+// Past the last slot it loads pieces that are in the caches (gemv_lanes.glsl says why without a condition).
 void fetch_slot(const uint format, uint start)
 {
     uint piece = ahead_slot_part * SUBGROUP + gl_SubgroupInvocationID;
-    if (ahead_slot < a.end_slot && has_piece(format, piece)) {
-        begin_step(now);
-        [[unroll]] for (uint r = 0; r < ROWS; r++)
-            load_piece(now, r, format, ahead.weight, ahead.scales, ahead.biases, (start + r) * COLS, piece);
-    }
+    piece = min(piece, COLS / (4 * piece_vecs(format)) - 1);
+    begin_step(next);
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        load_piece(next, r, format, ahead.weight, ahead.scales, ahead.biases, (start + r) * COLS, piece);
     ahead_slot_part++;
     if (ahead_slot_part == n_parts(format)) {
         ahead_slot_part = 0;
@@ -104,9 +104,10 @@ void add_slots(const uint format, uint token, uint start, inout float total[MAX_
             fetch_acts(token, slot + 1);
         [[dont_unroll]] for (uint i = 0; i < n_parts(format); i++) {
             uint piece = i * SUBGROUP + gl_SubgroupInvocationID;
+            now = next;
+            fetch_slot(format, start);
             if (has_piece(format, piece))
                 add_step(acc, format, now, slot % 2 * (COLS / 4) + piece * vecs);
-            fetch_slot(format, start);
         }
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             total[r] = fma(acc[r], factor_of[slot], total[r]);

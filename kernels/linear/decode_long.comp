@@ -51,16 +51,16 @@ float put_x(uint tile)
     return squares;
 }
 
-uint ahead_of; // the part of the rows that is loaded next
+uint ahead_of; // the part of the rows that is loaded next, into `next`
 
+// Past the last part it loads pieces that are in the caches (gemv_lanes.glsl says why without a condition).
 void fetch_part(const uint format, uvec2 weight, uvec2 scales, uvec2 biases, uint start)
 {
-    uint piece = ahead_of * SUBGROUP + gl_SubgroupInvocationID;
-    if (piece < a.cols / (4 * piece_vecs(format))) {
-        begin_step(now);
-        [[unroll]] for (uint r = 0; r < ROWS; r++)
-            load_piece(now, r, format, weight, scales, biases, (start + r) * a.cols, piece);
-    }
+    uint piece =
+        min(ahead_of * SUBGROUP + gl_SubgroupInvocationID, a.cols / (4 * piece_vecs(format)) - 1);
+    begin_step(next);
+    [[unroll]] for (uint r = 0; r < ROWS; r++)
+        load_piece(next, r, format, weight, scales, biases, (start + r) * a.cols, piece);
     ahead_of++;
 }
 
@@ -80,9 +80,10 @@ float add_rows(const uint format, uint start, inout float acc[MAX_ACC])
         if ((tile + 1) * COLS < a.cols)
             fetch_x(tile + 1);
         [[dont_unroll]] for (uint i = 0; i < n_parts; i++) {
+            now = next;
+            fetch_part(format, weight, scales, biases, start);
             add_step(acc, format, now,
                      tile % 2 * (COLS / 4) + (i * SUBGROUP + gl_SubgroupInvocationID) * vecs);
-            fetch_part(format, weight, scales, biases, start);
         }
     }
     return squares;

@@ -4,7 +4,9 @@
 #include <string.h>
 
 #include "base/mem.h"
+#include "engine/run/forward.h"
 #include "engine/run/pass.h"
+#include "engine/run/token.h"
 #include "engine/sequence.h"
 #include "engine/state/stores.h"
 
@@ -81,7 +83,11 @@ static int make_rows(struct moeflux_session *s, struct moeflux_err *e)
     d->chain = mem_new((uint64_t)VERIFY_ROWS * width, sizeof *d->chain, e);
     d->ids = mem_new(d->cap, sizeof *d->ids, e);
     d->logits = mem_new(m->dir.config.vocab_size, sizeof *d->logits, e);
-    if (!d->waiting || !d->chain || !d->ids || !d->logits)
+    struct moeflux_sampler_options greedy = moeflux_sampler_defaults();
+    greedy.temperature = 0;
+    greedy.repeat_penalty = 1;
+    d->greedy = sampler_new(&greedy, NULL, m->dir.config.vocab_size, NULL, e);
+    if (!d->waiting || !d->chain || !d->ids || !d->logits || !d->greedy)
         return ERR_MEMORY;
     return moeflux_session_new(&d->rows, m->drafter, s->max_context, e);
 }
@@ -117,6 +123,7 @@ void drafter_end(struct moeflux_session *s)
     free(d->chain);
     free(d->ids);
     free(d->logits);
+    sampler_free(d->greedy);
     free(d->own);
     *d = (struct drafter_rows){0};
 }
@@ -334,13 +341,25 @@ int drafter_fork(struct moeflux_session *to, struct moeflux_session *from, struc
 
 /* ---- proposals ---- */
 
-static int32_t largest(const float *logits, uint32_t n)
+/* Computes n rows. Returns the likeliest token after the last one in *out: the device's choice if there is one
+ * row, so that no logits are copied. 0 stands for it if no logit is a number. */
+static int likeliest(struct drafter_rows *d, const int32_t *ids, uint32_t n, const float *fed, bool is_own,
+                     int32_t *out, struct moeflux_err *e)
 {
-    uint32_t best = 0;
-    for (uint32_t i = 1; i < n; i++)
-        if (logits[i] > logits[best])
-            best = i;
-    return (int32_t)best;
+    struct moeflux_session *r = d->rows;
+    struct device_choice c = {.sampler = d->greedy, .id = ids[n - 1]};
+    struct moeflux_err ignored;
+    bool is_single = n == 1 && r->model->step_ns <= QUICK_NS && token_takes(r->model, d->greedy);
+    r->choice = is_single ? &c : NULL;
+    int rc = compute(d, ids, n, fed, is_own, d->logits, e);
+    r->choice = NULL;
+    if (rc < 0)
+        return rc;
+    *out = !c.is_made                 ? sampler_pick(d->greedy, d->logits, &ignored)
+           : c.result[1] == SAMPLE_OK ? (int32_t)c.result[0]
+                                      : -1;
+    *out = *out < 0 ? 0 : *out;
+    return 0;
 }
 
 uint32_t drafter_n_waiting(const struct moeflux_session *s)
@@ -351,21 +370,18 @@ uint32_t drafter_n_waiting(const struct moeflux_session *s)
 int drafter_propose(struct moeflux_session *s, int32_t id, uint32_t most, int32_t *out, struct moeflux_err *e)
 {
     struct drafter_rows *d = &s->drafter;
-    uint32_t vocab = s->model->dir.config.vocab_size;
     if (!d->rows || !drafter_wants(s) || d->mark != s->mark || d->end != s->pos || d->n == 0 || most == 0)
         return 0;
     uint32_t n = find_ids(s, s->pos - 1) + 1;
     d->ids[n - 1] = id;
-    int rc = compute(d, d->ids, n, d->waiting, false, d->logits, e);
+    int rc = likeliest(d, d->ids, n, d->waiting, false, &out[0], e);
     if (rc < 0)
         return give_up(d, rc);
     d->n = 0;
-    uint32_t n_rows = d->rows->pos, n_out = 0;
-    out[n_out++] = largest(d->logits, vocab);
+    uint32_t n_rows = d->rows->pos, n_out = 1;
     while (rc == 0 && n_out < most && d->rows->pos < d->rows->max_context) {
-        rc = compute(d, &out[n_out - 1], 1, d->rows->drafter.own, true, d->logits, e);
-        if (rc == 0)
-            out[n_out++] = largest(d->logits, vocab);
+        rc = likeliest(d, &out[n_out - 1], 1, d->rows->drafter.own, true, &out[n_out], e);
+        n_out += rc == 0;
     }
     if (rc < 0 && give_up(d, rc) < 0)
         return rc;

@@ -39,6 +39,7 @@ struct drafter_rows {
     float *chain;                 /* f32 [VERIFY_ROWS][drafter_width], of the last chain's tokens */
     int32_t *ids;                 /* [cap], the tokens of the rows that follow */
     float *logits;                /* [vocab_size] */
+    struct sampler *greedy;       /* chooses what is proposed */
     uint32_t cap;
     /* what a sequence of the drafter has: the hidden states of positions from fed_pos on, borrowed; whether
      * they are its own; the hidden state after its last row */

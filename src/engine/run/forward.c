@@ -823,9 +823,10 @@ int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_e
                         .moved = PTHREAD_COND_INITIALIZER};
     uint32_t chunks = 0;
     assert(m->n_stages > 0 && m->n_stages <= MOEFLUX_MAX_DEVICES);
-    /* The hidden states of a token in flight would overwrite those that the host still reads. */
+    /* The hidden states of a token in flight would overwrite those that the host still reads, and a drafter
+     * is fed by the host. */
     l.runs_on = c->choices && !c->is_batched && !l.is_watched && m->resident && m->n_stages == 1 &&
-                (!m->keeps_hidden || s->drafter.use == DRAFTER_RESTS) &&
+                (!m->keeps_hidden || (s->drafter.use == DRAFTER_RESTS && !m->dir.config.drafts)) &&
                 !m->stages[0].ngrams.tables; /* the host must know a token to read its rows */
     for (uint32_t i = 0; i < m->n_stages; i++)
         l.workers[i] = (struct worker){.forward = &l, .idx = i};
