@@ -436,8 +436,8 @@ static void count(struct draft *d, struct generator *g, uint64_t ns)
 {
     struct draft_costs *c = &g->draft_costs;
     d->counts.n_runs++;
+    ns = layer_costs_single(&c->layer, ns, !drafter_wants(g->sequence));
     c->single_ns = c->single_ns ? c->single_ns - c->single_ns / 8 + ns / 8 : ns;
-    layer_costs_single(&c->layer, ns);
     /* A price that nothing has paid for long was perhaps another process's. */
     if (d->guess >= 0)
         c->slope -= c->slope / 256;

@@ -45,9 +45,23 @@ bool layer_costs_pays(const struct layer_costs *l, const struct layer_prices *p)
     return l->n_chains >= FEW && p->single_ns && gain_of(l, p, LAYER_MOST, &n) > LEAST_GAIN;
 }
 
+/* Returns what a trial of chains may lose before it is known to. */
+static uint64_t trial_ns(const struct layer_prices *p)
+{
+    return (uint64_t)((0.5f + p->more_rows) * (float)p->single_ns);
+}
+
+/* Returns the tokens until a trial is due. */
+static uint64_t until_trial(const struct layer_costs *l, const struct layer_prices *p)
+{
+    uint64_t needed = (l->loss_ns + trial_ns(p)) * SHARE;
+    uint64_t rest = l->n_chains >= FEW && l->n_singles < REST ? REST - l->n_singles : 0;
+    return size_max(rest, needed > l->total_ns ? (needed - l->total_ns) / p->single_ns : 0);
+}
+
 bool layer_costs_rests(const struct layer_costs *l, const struct layer_prices *p)
 {
-    return l->n_chains >= FEW && l->n_singles + WARM < REST && !layer_costs_pays(l, p);
+    return p->single_ns == 0 || (!layer_costs_pays(l, p) && until_trial(l, p) > WARM);
 }
 
 uint32_t layer_costs_wanted(struct layer_costs *l, const struct layer_prices *p, uint32_t most)
@@ -61,7 +75,7 @@ uint32_t layer_costs_wanted(struct layer_costs *l, const struct layer_prices *p,
         return 0;
     if (pays && l->n_chains % SAMPLE == 0 && l->n_singles == 0)
         return 0;
-    if (!may_lose(l, pays ? 0 : (uint64_t)((0.5f + p->more_rows) * (float)p->single_ns)))
+    if (!may_lose(l, pays ? 0 : trial_ns(p)))
         return 0;
     if (l->n_chains >= FEW && !pays)
         l->n_chains = 0;
@@ -69,15 +83,21 @@ uint32_t layer_costs_wanted(struct layer_costs *l, const struct layer_prices *p,
     return n;
 }
 
-void layer_costs_single(struct layer_costs *l, uint64_t ns)
-{
-    l->total_ns += ns;
-    l->n_singles++;
-}
-
 static uint64_t smooth(uint64_t old, uint64_t ns)
 {
     return old ? old - old / 4 + ns / 4 : ns;
+}
+
+uint64_t layer_costs_single(struct layer_costs *l, uint64_t ns, bool rests)
+{
+    uint64_t *usual = rests ? &l->rest_ns : &l->wait_ns, least = ns;
+    *usual = smooth(*usual, ns);
+    if (!rests && l->rest_ns && l->rest_ns + l->rest_ns / 16 < l->wait_ns) /* times vary */
+        least = (uint64_t)((double)ns * (double)l->rest_ns / (double)l->wait_ns);
+    l->total_ns += ns;
+    l->loss_ns += ns - least;
+    l->n_singles++;
+    return least;
 }
 
 void layer_costs_begin(struct layer_costs *l, const struct layer_prices *p, uint32_t n, uint64_t ns)

@@ -12,6 +12,7 @@ struct world {
     float slope;       /* each further token of a chain */
     float first, next; /* a proposal's first token, each further one */
     float rate;        /* share of right proposals */
+    float wait;        /* more that a token by itself takes while hidden states are kept */
 };
 
 static uint64_t seed;
@@ -38,10 +39,10 @@ static uint32_t step(struct run *r, const struct world *w)
 {
     uint32_t n = layer_costs_wanted(&r->costs, &r->prices, LAYER_MOST), right = 0;
     if (n == 0) {
-        uint64_t ns = ns_of(1);
+        bool rests = layer_costs_rests(&r->costs, &r->prices);
+        uint64_t ns = ns_of(rests ? 1 : 1 + w->wait), usual = layer_costs_single(&r->costs, ns, rests);
         r->prices.single_ns =
-            r->prices.single_ns ? r->prices.single_ns - r->prices.single_ns / 8 + ns / 8 : ns;
-        layer_costs_single(&r->costs, ns);
+            r->prices.single_ns ? r->prices.single_ns - r->prices.single_ns / 8 + usual / 8 : usual;
         r->time += (double)ns;
         return 1;
     }
@@ -77,10 +78,12 @@ static void what_does_not_pay_costs_next_to_nothing(void **unused)
 {
     (void)unused;
     static const struct world worlds[] = {
-        {0.9f, 0.3f, 0.3f, 0.8f},  /* a CPU */
-        {0.1f, 0.1f, 0.1f, 0.02f}, /* a layer that is never right */
-        {2, 1, 1, 0.9f},
-        {0.5f, 0.2f, 0.2f, 0.6f},
+        {0.9f, 0.3f, 0.3f, 0.8f, 0},  /* a CPU */
+        {0.1f, 0.1f, 0.1f, 0.02f, 0}, /* a layer that is never right */
+        {2, 1, 1, 0.9f, 0},
+        {0.5f, 0.2f, 0.2f, 0.6f, 0},
+        {0.6f, 0.5f, 0.4f, 0.2f, 0.25f}, /* a GPU that otherwise begins the next token at once */
+        {0.5f, 0.3f, 0.3f, 0.6f, 0.3f},
     };
     static const uint32_t lengths[] = {30, 100, 300, 3000};
     for (size_t i = 0; i < sizeof worlds / sizeof *worlds; i++)
@@ -96,7 +99,7 @@ static void a_layer_that_does_not_pay_rests(void **unused)
 {
     (void)unused;
     struct run r = new_run();
-    const struct world w = {0.9f, 0.3f, 0.3f, 0.5f};
+    const struct world w = {0.9f, 0.3f, 0.3f, 0.5f, 0};
     cost(&r, &w, 2000);
     uint32_t n_rests = 0;
     for (uint32_t i = 0; i < 1000; i++) {
@@ -110,7 +113,7 @@ static void what_pays_is_used_and_the_length_follows_the_shares(void **unused)
 {
     (void)unused;
     struct run r = new_run();
-    const struct world good = {0.05f, 0.05f, 0.03f, 0.9f}, poor = {0.05f, 0.05f, 0.03f, 0.4f};
+    const struct world good = {0.05f, 0.05f, 0.03f, 0.9f, 0}, poor = {0.05f, 0.05f, 0.03f, 0.4f, 0};
     assert_true(cost(&r, &good, 1000) < 0.4);
     assert_true(r.most >= 4);
     assert_true(layer_costs_pays(&r.costs, &r.prices));
@@ -127,7 +130,7 @@ static void a_layer_that_pays_later_is_found(void **unused)
 {
     (void)unused;
     struct run r = new_run();
-    const struct world bad = {0.1f, 0.1f, 0.05f, 0.05f}, good = {0.1f, 0.1f, 0.05f, 0.85f};
+    const struct world bad = {0.1f, 0.1f, 0.05f, 0.05f, 0}, good = {0.1f, 0.1f, 0.05f, 0.85f, 0};
     cost(&r, &bad, 2000);
     cost(&r, &good, 3000);
     assert_true(cost(&r, &good, 1000) < 0.6);
