@@ -340,6 +340,8 @@ static void choosing_cases(struct kernel_test *l)
          .shared_up_format = FORMAT_Q8},
         {256, 8, 2048, 512, 512, FORMAT_Q4, 1, .makes_shared = true, .chooses = true,
          .shared_up_format = FORMAT_Q4, .is_rest = true},
+        {16, 8, 1984, 512, 512, FORMAT_Q4, 4, .makes_shared = true, .chooses = true,
+         .shared_up_format = FORMAT_Q4},
         {100, 10, 256, 64, 128, FORMAT_Q8, 2, .makes_shared = true, .chooses = true, .plain_weights = true,
          .ungated = true, .shared_up_format = FORMAT_BF16, .is_rest = true},
         {70, 16, 128, 64, 0, FORMAT_Q4, 1, .chooses = true, .plain_weights = true, .ungated = true},
