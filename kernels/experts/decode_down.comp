@@ -41,7 +41,7 @@ layout(push_constant, std430) uniform Args { experts_decode_down_args a; };
 // Two blocks of rows meet there if there are several.
 shared float sums[(BLOCKS_EACH > 1 ? 2 : 1) * SLOTS * GROUP_ROWS];
 
-uint block; // of rows
+uint block; // the current block of rows
 
 // A subgroup's rows of its matrix are first, first + SIDE, ...
 uint first_row()
@@ -224,8 +224,8 @@ void share_rows(float acc[MAX_ACC], Slot s)
         [[unroll]] for (uint mask = 1; mask < LANES; mask <<= 1)
             v += subgroupShuffleXor(v, mask);
         if (gl_SubgroupInvocationID % LANES == 0)
-            sums[sums_at(block) + gl_SubgroupID / TEAMS * GROUP_ROWS + gl_SubgroupID % TEAMS * SIDE * ROWS + r * SIDE +
-                 gl_SubgroupInvocationID / LANES] = (v + bias) * s.factor;
+            sums[sums_at(block) + gl_SubgroupID / TEAMS * GROUP_ROWS + gl_SubgroupID % TEAMS * SIDE * ROWS +
+                 r * SIDE + gl_SubgroupInvocationID / LANES] = (v + bias) * s.factor;
     }
 }
 

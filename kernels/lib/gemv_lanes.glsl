@@ -256,8 +256,8 @@ void add_as(inout float acc[MAX_ACC], const uint format, Matrix m[MATRICES], uin
 }
 
 // STREAM: the row and its part that are loaded next, into `next`, while the lane multiplies the part before.
-// Loads are unconditional and numbers of 16 bits signed: a device that joins two ways of loading, or clears the
-// upper bits, waits for the load where it starts.
+// Loads are unconditional and numbers of 16 bits signed: a device that joins two ways of loading, or clears
+// the upper bits, waits for the load where it starts.
 uint ahead_row, ahead_part;
 
 // Returns the parts of a row. In the last part some lanes may have no piece.

@@ -18,8 +18,8 @@ struct layer_costs {             /* zeroed: nothing is known */
     uint32_t n_seen[LAYER_MOST]; /* proposed tokens whose predecessors were right, by their place */
     float rates[LAYER_MOST];     /* shares of them that were right */
     uint64_t first_ns, next_ns;  /* times of a proposal's first token, of each further one */
-    /* a token by itself while the layer rests, and while hidden states are kept for it: then a device does not
-     * begin the next token before the host knows it */
+    /* a token by itself while the layer rests, and while hidden states are kept for it: then a device does
+     * not begin the next token before the host knows it */
     uint64_t rest_ns, wait_ns;
     uint64_t spent_ns; /* the current chain: proposal, evaluation, sampling */
     uint64_t total_ns; /* all evaluations */
@@ -36,13 +36,13 @@ struct layer_prices {
 
 /* Returns how many tokens to propose, at most `most`; 0: none. */
 uint32_t layer_costs_wanted(struct layer_costs *l, const struct layer_prices *p, uint32_t most);
-/* Returns whether chains are known to pay; whether the layer rests, so that nothing need be kept for it: no trial
- * is due soon. */
+/* Returns whether chains are known to pay; whether the layer rests, so that nothing need be kept for it: no
+ * trial is due soon. */
 bool layer_costs_pays(const struct layer_costs *l, const struct layer_prices *p);
 bool layer_costs_rests(const struct layer_costs *l, const struct layer_prices *p);
 
-/* Counts a token that was evaluated by itself. rests: no hidden states were kept. Returns the time that it takes
- * while the layer rests. */
+/* Counts a token that was evaluated by itself. rests: no hidden states were kept. Returns the time that it
+ * takes while the layer rests. */
 uint64_t layer_costs_single(struct layer_costs *l, uint64_t ns, bool rests);
 /* Counts a proposal of n tokens, which begins a chain. */
 void layer_costs_begin(struct layer_costs *l, const struct layer_prices *p, uint32_t n, uint64_t ns);

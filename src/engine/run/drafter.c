@@ -341,8 +341,8 @@ int drafter_fork(struct moeflux_session *to, struct moeflux_session *from, struc
 
 /* ---- proposals ---- */
 
-/* Computes n rows. Returns the likeliest token after the last one in *out: the device's choice if there is one
- * row, so that no logits are copied. 0 stands for it if no logit is a number. */
+/* Computes n rows. *out: the likeliest token after the last one. A device chooses it if there is one row, so
+ * that no logits are copied. 0 stands for it if no logit is a number. */
 static int likeliest(struct drafter_rows *d, const int32_t *ids, uint32_t n, const float *fed, bool is_own,
                      int32_t *out, struct moeflux_err *e)
 {

@@ -94,8 +94,8 @@ struct experts {
         struct experts_up up_with_q4;
         struct experts_down down_with_q4;
         struct experts_down whole_down, whole_several; /* calls of one token or two, of more */
-        struct experts_up passes[2]; /* experts_are_mixed only: of gate, of up */
-        bool chooses;                /* up[].choosing are open */
+        struct experts_up passes[2];                   /* experts_are_mixed only: of gate, of up */
+        bool chooses;                                  /* up[].choosing are open */
         /* whole_down is open: for calls whose shared expert has the routed ones' width and format */
         bool has_whole_down;
         uint32_t makes_shared_below; /* tokens; up computes the shared rows of smaller chunks; 0: never */

@@ -293,9 +293,9 @@ static int open_with_q4(struct experts *op, struct exec *x, struct moeflux_err *
     return rc < 0 || op->gpu.down_with_q4.formats == 0 ? rc : open_down_with_q4(op, x, e);
 }
 
-/* Returns the blocks of rows of a workgroup for many tokens: as many as leave each processor two workgroups of
- * a call of SEVERAL_TOKENS. So activations are loaded less often (H200, 35B-A3B: 12 % less time for four tokens
- * and for eight). */
+/* Returns the blocks of rows of a workgroup for many tokens: as many as leave each processor two workgroups
+ * of a call of SEVERAL_TOKENS. So activations are loaded less often (H200, 35B-A3B: 12 % less time for four
+ * tokens and for eight). */
 static uint32_t blocks_of_several(const struct exec_caps *c, uint32_t hidden, uint32_t rows)
 {
     uint64_t all = (uint64_t)SEVERAL_TOKENS * div_up(hidden, rows);

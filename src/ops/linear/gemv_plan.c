@@ -334,8 +334,8 @@ static uint64_t gemv_shared_bytes(const struct gemv_plan *p, uint32_t tokens)
 }
 
 /* Subgroups that a processor has at once, CONCURRENT_FEW of them with four vectors: their sums take so many
- * registers that there is one workgroup of eight (H200: 12,352 x 2,048 with four vectors 14.6 us instead of 19
- * with three workgroups for every two processors). */
+ * registers that there is one workgroup of eight (H200: 12,352 x 2,048 with four vectors 14.6 us instead of
+ * 19 with three workgroups for every two processors). */
 enum { CONCURRENT_SUBGROUPS = 16, CONCURRENT_FEW = 8, CONCURRENT_VECTORS = 4 };
 
 /* Gives a workgroup consecutive blocks of rows instead of one: loading several vectors takes as long as a
