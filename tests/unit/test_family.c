@@ -67,7 +67,7 @@ static void no_configuration_is_taken_for_another_familys(void **state)
 {
     static const char *const models[] = {
         "dsv32",         "glm-odd",       "glm5-mlx",    "glm5-odd",      "glm5-plain",  "glmlite-odd",
-        "glmlite-plain", "gptoss-odd",    "kimi-odd",    "kimi-plain",    "kimi25-odd",  "kimilin-mlx",
+        "glmlite-plain", "gptoss-odd",    "k3-mlx",      "k3-odd",        "k3-plain",    "kimi-odd",    "kimi-plain",    "kimi25-odd",  "kimilin-mlx",
         "kimilin-odd",   "kimilin-plain", "ling-flash",  "ling-mlx",      "ling-odd",    "ling-tiny",
         "m3-odd",        "mimo-odd",      "minimax-odd", "minimax-plain", "nemo-latent", "nemo-mlx",
         "nemo-odd",      "next-odd",      "next-plain",  "qw4-mlx",       "qw4-odd",     "step-odd",
