@@ -186,7 +186,7 @@ static int render_effort(struct chat *c, const char *word, struct chat_text *out
     if (rc)
         return rc;
     rc = render_probe(c, (struct probe){0}, out, &why);
-    *fails = rc == ERR_UNSUPPORTED || rc == ERR_FORMAT;
+    *fails = rc == ERR_UNSUPPORTED || rc == ERR_FORMAT || rc == ERR_USAGE; /* the last: by its own words */
     return rc && !*fails ? err_set(e, rc, "%s", why.text) : 0;
 }
 
