@@ -120,6 +120,7 @@ static void read(struct config *c, struct json_view *v)
     config_need(v, "first_k_dense_replace");
     config_expect_text(v, "hidden_act", "situ");
     config_expect(v, "mla_use_nope", true);
+    config_expect(v, "use_grouped_topk", true);
     config_read_latent_heads(c, v, &full->latent);
     full->latent.gated = full->latent.gates_channels = json_view_bool_or(v, "mla_use_output_gate", false);
     c->ropes[0].none = true;
