@@ -676,7 +676,7 @@ static void published_families_agree_in_other_forms(void **state)
     static const char *const names[][2] = {
         {"families/kimilin-mlx", "kimilin-plain"}, {"families/ling-mlx", "ling-tiny"},
         {"families/nemo-mlx", "nemo-plain"},       {"gguf/nemotronh.gguf", "nemo-plain"},
-        {"families/k3-mlx", "k3-plain"},
+        {"families/k3-mlx", "k3-plain"},           {"gguf/kimik3.gguf", "k3-plain"},
         {"gguf/kimilinear.gguf", "kimilin-plain"}, {"gguf/bailingmoe3.gguf", "ling-flash"},
         {"gguf/glm5next.gguf", "glm53f-two"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
