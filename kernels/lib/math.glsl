@@ -94,7 +94,8 @@ float tanh_near(float x)
 // Returns SiTU. bits: the two factors, float16 numbers without their sign and their last bit.
 float situ(float g, float u, uint bits)
 {
-    vec2 by = unpackHalf2x16((bits >> GATING_SITU_SHIFT) << 1 | (bits & ((1u << GATING_SITU_SHIFT) - 1u)) << 17);
+    uint linear = bits & ((1u << GATING_SITU_SHIFT) - 1u);
+    vec2 by = unpackHalf2x16((bits >> GATING_SITU_SHIFT) << 1 | linear << 17);
     float up = by.y > 0.0 ? by.y * tanh_near(u / by.y) : u;
     return by.x * tanh_near(g / by.x) * sigmoid(g) * up;
 }

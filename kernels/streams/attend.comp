@@ -1,5 +1,5 @@
-// streams/attend.comp - the input of a sublayer from a residual of blocks: attention over the first stream and
-// n_kept others, the formulas of ops/streams/streams.h.
+// streams/attend.comp - the input of a sublayer from a residual of blocks: attention over the first stream
+// and n_kept others, the formulas of ops/streams/streams.h.
 // Grid: y = tokens, one workgroup each. float32; the order of the sums over channels depends on the workgroup
 // alone, sums over streams are in their order. Tolerance 2e-6.
 #version 460
@@ -15,7 +15,7 @@ const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
 layout(push_constant, std430) uniform Args { streams_attend_args a; };
 
-shared vec2 sums[N_STREAMS][SUBGROUPS]; // of x * norm * score, of squares
+shared vec2 sums[N_STREAMS][SUBGROUPS]; // x * norm * score, squares
 shared float logits[N_STREAMS];
 
 // Returns group c of four channels of a stream; the first one's after the addition, which is kept.

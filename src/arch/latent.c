@@ -2,7 +2,8 @@
  *   [q_a, kv_a] = W norm(x);  q = q_b norm(q_a);  mla (ops/mla/mla.h);  x += o_proj o
  *                                                    8 dispatches, 5 of them of mla
  *   without q_a: [q, kv_a] = W norm(x)               one less
- *   gated: [.., kv_a, g] = W norm(x);  o_h *= sigmoid(g_h)       one more; or a gate for each channel of a head
+ *   gated: [.., kv_a, g] = W norm(x);  o_h *= sigmoid(g_h)       one more
+ *   gates of channels: a gate for each channel of a head        the same
  *   latents on matrix units, for long sequences      one more
  *   with an indexer: [q_a, kv_a, index key, weights] = W norm(x);  [q, index queries] = q_b norm(q_a);
  *   indexer (ops/indexer/indexer.h)

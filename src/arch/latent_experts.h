@@ -42,7 +42,7 @@ void latent_experts_close_layer(struct latent_layer *y, struct exec *exec);
 /* Computes `in`, clears `out`, and adds the shared expert. */
 void latent_experts_begin(const struct latent_experts *x, const struct latent_layer *y,
                           const struct part_call *call);
-/* Adds W2 out, or W2 norm(out), to the hidden states at `to`, f32 [n][hidden], of tokens from .. from + n - 1. plan_n:
+/* Adds W2 out, or W2 norm(out), to the hidden states at `to`, f32 [n][hidden], of these tokens. plan_n:
  * arch_plan_n. */
 void latent_experts_end(const struct latent_experts *x, const struct latent_layer *y, uint64_t to,
                         const struct arch_tokens *tokens);

@@ -1,11 +1,11 @@
-/* channels.h - an answer in gpt-oss's form (text/chat/harmony.h) or Kimi-K3's that must fit a constraint. The constraint
- * applies to the text of one message; everything before it must have this form:
+/* channels.h - an answer in gpt-oss's form (text/chat/harmony.h) or in Kimi-K3's that must fit a constraint.
+ * In the first the constraint applies to the text of one message; everything before it must have this form:
  *
  *   [<|channel|>analysis<|message|>thinking<|end|><|start|>assistant]<|channel|>final<|message|>text
  *   [...]<|channel|>commentary to=functions.f <|constrain|>json<|message|>text
  *
- * In Kimi-K3's form (text/chat/sections.h) the constraint applies to the text of the response, or to the calls
- * that follow an empty one:
+ * In Kimi-K3's form (text/chat/sections.h) it applies to the text of the response, or to the calls after an
+ * empty one:
  *
  *   [thinking<|close|>think<|sep|><|open|>response<|sep|>]text
  *   [thinking<|close|>think<|sep|><|open|>response<|sep|>]<|close|>response<|sep|>calls

@@ -253,7 +253,7 @@ struct config {
     /* routed experts read a projection of the normed hidden state to so many columns, and another matrix
      * projects their sum back; 0: they read the hidden state */
     uint32_t moe_latent;
-    bool latent_normed; /* a norm comes before the matrix that projects back */
+    bool latent_normed;             /* a norm comes before the matrix that projects back */
     uint32_t first_dense, moe_freq; /* DeepSeek's keys for dense layers; only fingerprints use them */
     struct router_config router;
     bool experts_biased;

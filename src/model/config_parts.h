@@ -25,7 +25,7 @@ enum {
     CONFIG_MAX_SHARED = 64,
     CONFIG_MAX_CONV = 64,
     CONFIG_MAX_BUDGET = 1 << 20,
-    CONFIG_MAX_STREAMS = 8, /* residual streams with a doubly stochastic mix */
+    CONFIG_MAX_STREAMS = 8,        /* residual streams with a doubly stochastic mix */
     CONFIG_MAX_BLOCK_STREAMS = 64, /* residual streams of blocks of layers */
 };
 

@@ -21,9 +21,10 @@
 struct moeflux_err;
 struct tensor_list;
 
-/* Describes the list's packed experts as MLX's tensors: X.weight, X.scales, and without a small float X.biases,
- * which has the bytes of the scales until packed_biases makes them. format: FORMAT_* of the experts. ERR_UNSUPPORTED: a packed matrix that is no expert's, or that
- * has zero points or an order of its columns. ERR_FORMAT: another dtype. */
+/* Describes the list's packed experts as MLX's tensors: X.weight, X.scales, and for whole numbers X.biases,
+ * which has the bytes of the scales until packed_biases makes them. format: FORMAT_* of the experts.
+ * ERR_UNSUPPORTED: a packed matrix that is no expert's, or that has zero points or an order of its columns.
+ * ERR_FORMAT: another dtype. */
 int packed_adopt(struct tensor_list *l, uint32_t format, const char *where, struct moeflux_err *e);
 
 /* Computes n biases from scales, both BF16. They may be the same memory. Returns false if a scale, or 15

@@ -175,11 +175,12 @@ static int read_mxfp4(struct quant_config *q, struct json_view *v)
         is_symmetric && !json_member(group, "input_activations") &&
         json_object_size(json_view_get(v, "transform_config")) == 0)
         return 0;
-    return err_set(v->e, ERR_UNSUPPORTED,
-                   "%s: compressed-tensors: mxfp4-pack-quantized, %zu config_groups, type %.32s, %u bits, group "
-                   "of %u%s; expected one group, float, 4 bits, symmetric, group of 32, without "
-                   "input_activations and transform_config",
-                   v->where, json_object_size(groups), type, bits, size, is_symmetric ? "" : ", not symmetric");
+    return err_set(
+        v->e, ERR_UNSUPPORTED,
+        "%s: compressed-tensors: mxfp4-pack-quantized, %zu config_groups, type %.32s, %u bits, group "
+        "of %u%s; expected one group, float, 4 bits, symmetric, group of 32, without "
+        "input_activations and transform_config",
+        v->where, json_object_size(groups), type, bits, size, is_symmetric ? "" : ", not symmetric");
 }
 
 /* Reads the one group of compressed-tensors: whole numbers of 4 bits around 0, with a scale for each group of
@@ -215,7 +216,8 @@ static int read_packed(struct quant_config *q, struct json_view *v)
         v->e, ERR_UNSUPPORTED,
         "%s: compressed-tensors: format %.32s, %zu config_groups, type %.32s, %u bits, %s, strategy "
         "%.32s of %u; expected nvfp4-pack-quantized, mxfp4-pack-quantized, float-quantized, "
-        "mixed-precision, or pack-quantized, one group, int, 4 bits, symmetric, group of 32, 64 or 128, without actorder and input_activations",
+        "mixed-precision, or pack-quantized, one group, int, 4 bits, symmetric, group of 32, 64 or 128, "
+        "without actorder and input_activations",
         v->where, format, json_object_size(groups), type, bits, is_symmetric ? "symmetric" : "not symmetric",
         strategy, size);
 }

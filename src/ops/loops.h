@@ -48,8 +48,8 @@ struct loops {
     /* out[c] = min(silu(min(gate[c], top)), clamp) u, u = up[c] clamped to -clamp .. clamp */
     void (*swiglu_clamped)(const float *gate, const float *up, uint32_t n, float top, float clamp,
                            float *out);
-    /* out[c] = beta tanh(gate[c] / beta) sigmoid(gate[c]) u, u = linear tanh(up[c] / linear), or up[c] if linear
-     * is 0 */
+    /* out[c] = beta tanh(gate[c] / beta) sigmoid(gate[c]) u, u = linear tanh(up[c] / linear), or up[c] if
+     * linear is 0 */
     void (*situ)(const float *gate, const float *up, uint32_t n, float beta, float linear, float *out);
     /* out[c] = sigmoid(x[c]) */
     void (*sigmoid)(const float *x, uint32_t n, float *out);

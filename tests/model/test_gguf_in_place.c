@@ -737,8 +737,12 @@ static void keys_that_blocks_of_layers_need_are_named(void **state)
 {
     (void)state;
     static const char kimi[] = MODELS "kimik3.gguf";
-    static const char *const keys[] = {"kda.head_dim",        "ssm.conv_kernel",           "attention.kv_lora_rank",
-                                       "expert_shared_count", "rope.dimension_count",      "expert_weights_scale",
+    static const char *const keys[] = {"kda.head_dim",
+                                       "ssm.conv_kernel",
+                                       "attention.kv_lora_rank",
+                                       "expert_shared_count",
+                                       "rope.dimension_count",
+                                       "expert_weights_scale",
                                        NULL};
     expect_keys_needed(kimi, "kimi-k3", keys);
     expect_renamed_refused(kimi, "kimi-k3.activation.situ_beta", "kimi-k3.activation.situ_bet?", ERR_FORMAT,

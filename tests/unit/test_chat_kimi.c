@@ -114,9 +114,9 @@ static void an_answer_stays_in_the_next_prompt(void **state)
     chats_prompt(&c, chats_messages("user", "hi"), &ids, NULL);
     uint32_t n_prompt = (uint32_t)ids.n;
     tokens_add(t, "so" CLOSE("think") OPEN("response") "yes" CLOSE("response") ENDS, &ids);
-    json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s, s:s}, {s:s, s:s}]", "role", "user", "content",
-                                 "hi", "role", "assistant", "content", "yes", "reasoning_content", "so",
-                                 "role", "user", "content", "more");
+    json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s, s:s}, {s:s, s:s}]", "role", "user", "content", "hi",
+                                 "role", "assistant", "content", "yes", "reasoning_content", "so", "role",
+                                 "user", "content", "more");
     check_ok(chat_render(&c, &(struct chat_prompt){.messages = messages, .opens_answer = true}, &text, &e),
              &e);
     const struct chat_span span = {n_prompt, (uint32_t)ids.n};
@@ -219,9 +219,8 @@ static void sections_are_thinking_and_answer(void **state)
     tokenizer_free(t);
 }
 
-#define CALL(name, index, rest) OPEN("call tool=\"" name "\" index=\"" index "\"") rest CLOSE("call")
-#define ARGUMENT(key, type, value)                                                                           \
-    OPEN("argument key=\"" key "\" type=\"" type "\"") value CLOSE("argument")
+#define CALL(name, index, rest)    OPEN("call tool=\"" name "\" index=\"" index "\"") rest CLOSE("call")
+#define ARGUMENT(key, type, value) OPEN("argument key=\"" key "\" type=\"" type "\"") value CLOSE("argument")
 
 static void calls_are_found(void **state)
 {
@@ -240,15 +239,21 @@ static void calls_are_found(void **state)
                        CALL("python", "3", "") CLOSE("tools") ENDS,
            "", "[special|{\"arg1\": 1, \"arg2\": 2}][python|{\"code\": \"print('<hey>')\\n1\"}][python|{}]");
     /* The attribute says what a value is; without it the schema does. */
-    expect(&c, true, CLOSE("think") OPEN("tools") CALL("f", "1", ARGUMENT("a&quot;b", "object", "{\"x\": []}")),
-           "", "[f|{\"a\\\"b\": {\"x\": []}}]");
     expect(&c, true,
-           CLOSE("think") OPEN("tools") "<|open|>call tool=\"python\"<|sep|><|open|>argument key=\"code\"<|sep|>12"
-               CLOSE("argument") CLOSE("call"),
-           "", "[python|{\"code\": \"12\"}]");
-    expect(&c, true, CLOSE("think") OPEN("tools") CALL("python", "1", ARGUMENT("code", "string", "a"))
-                         "<|open|>call tool=\"python\" index=\"2\"<|sep|><|open|>argument key=\"code\" "
-                         "type=\"string\"<|sep|>cut",
+           CLOSE("think") OPEN("tools") CALL("f", "1", ARGUMENT("a&quot;b", "object", "{\"x\": []}")), "",
+           "[f|{\"a\\\"b\": {\"x\": []}}]");
+    expect(
+        &c, true,
+        CLOSE("think")
+            OPEN("tools") "<|open|>call tool=\"python\"<|sep|><|open|>argument key=\"code\"<|sep|>12" CLOSE(
+                "argument") CLOSE("call"),
+        "", "[python|{\"code\": \"12\"}]");
+    expect(&c, true,
+           CLOSE("think") OPEN("tools") CALL(
+               "python", "1",
+               ARGUMENT("code", "string",
+                        "a")) "<|open|>call tool=\"python\" index=\"2\"<|sep|><|open|>argument key=\"code\" "
+                              "type=\"string\"<|sep|>cut",
            "", "[python|{\"code\": \"a\"}][python|{\"code\": \"cut~");
     /* Without tools there are no calls. */
     expect(&c, false, CLOSE("think") OPEN("response") "x" CLOSE("response") OPEN("tools") CLOSE("tools"), "",
@@ -259,8 +264,8 @@ static void calls_are_found(void **state)
 
 /* ---- answers that are held to something: the model knows nothing of this form ---- */
 
-static const char PROMPT[] = OPEN("message role=\"user\"") "What time is it?" ENDS OPEN(
-                      "message role=\"assistant\"") OPEN("think"),
+static const char PROMPT[] =
+    OPEN("message role=\"user\"") "What time is it?" ENDS OPEN("message role=\"assistant\"") OPEN("think"),
                   SCHEMA[] = "{\"type\": \"object\", \"properties\": {\"on\": {\"type\": \"boolean\"}}, "
                              "\"required\": [\"on\"], \"additionalProperties\": false}";
 static struct generator model;
@@ -314,12 +319,8 @@ static struct answer answer_held(bool calls, uint64_t seed, struct str *all)
     /* The model would end its thinking with its answer. */
     struct moeflux_bias bias[] = {{model.chat.sections.end, -60},
                                   {tokenizer_added_id(model.tokenizer, "<|endoftext|>"), -60}};
-    const struct moeflux_sampler_options sampling = {.temperature = 1,
-                                                     .top_p = 1,
-                                                     .repeat_penalty = 1,
-                                                     .seed = seed,
-                                                     .bias = bias,
-                                                     .n_bias = 2};
+    const struct moeflux_sampler_options sampling = {
+        .temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = seed, .bias = bias, .n_bias = 2};
     if (calls) {
         check_ok(tools_grammar(&model, &choice, &grammar, &e), &e);
         check_ok(constrain_begin_calls(&model, str_text(&grammar), &o.constraint, &e), &e);

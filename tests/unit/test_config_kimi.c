@@ -113,14 +113,25 @@ static void the_published_model_has_eight_blocks(void **state)
 /* What a configuration leaves out is what mlx-lm's class has. */
 static void what_is_left_out_is_off(void **state)
 {
-    static const char *const keys[] = {
-        "activation_situ_beta",      "activation_situ_linear_beta", "attn_res_block_size",
-        "latent_moe_use_norm",       "mla_use_output_gate",         "q_lora_rank",
-        "routed_expert_hidden_size", "rms_norm_eps",                "linear_attn_config.gate_lower_bound",
-        "hidden_act",                "mla_use_nope",                "linear_attn_config.use_full_rank_gate",
-        "moe_renormalize",           "num_expert_group",            "linear_attn_config.full_attn_layers",
-        "topk_group",                "moe_layer_freq",              "moe_router_activation_func",
-        "tie_word_embeddings"};
+    static const char *const keys[] = {"activation_situ_beta",
+                                       "activation_situ_linear_beta",
+                                       "attn_res_block_size",
+                                       "latent_moe_use_norm",
+                                       "mla_use_output_gate",
+                                       "q_lora_rank",
+                                       "routed_expert_hidden_size",
+                                       "rms_norm_eps",
+                                       "linear_attn_config.gate_lower_bound",
+                                       "hidden_act",
+                                       "mla_use_nope",
+                                       "linear_attn_config.use_full_rank_gate",
+                                       "moe_renormalize",
+                                       "num_expert_group",
+                                       "linear_attn_config.full_attn_layers",
+                                       "topk_group",
+                                       "moe_layer_freq",
+                                       "moe_router_activation_func",
+                                       "tie_word_embeddings"};
     (void)state;
     json_t *root = load(PLAIN);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)

@@ -225,7 +225,7 @@ static void calls_of_minimax_are_found(void **state)
 }
 
 #define K3(name, rest)                                                                                       \
-    "<|open|>tools<|sep|><|open|>call tool=\"" name "\" index=\"1\"<|sep|>" rest                           \
+    "<|open|>tools<|sep|><|open|>call tool=\"" name "\" index=\"1\"<|sep|>" rest                             \
     "<|close|>call<|sep|><|close|>tools<|sep|>"
 #define K3_VALUE(key, type, value)                                                                           \
     "<|open|>argument key=\"" key "\" type=\"" type "\"<|sep|>" value "<|close|>argument<|sep|>"

@@ -43,10 +43,8 @@ static void read_delta(struct config *c, struct json_view *v, struct part_config
     static const char bound[] = "gate_lower_bound";
     struct delta_config *d = &p->delta;
     config_need(v, "linear_attn_config");
-    struct json_view linear = {.objects = {json_view_object(v, "linear_attn_config")},
-                               .where = v->where,
-                               .e = v->e,
-                               .rc = v->rc};
+    struct json_view linear = {
+        .objects = {json_view_object(v, "linear_attn_config")}, .where = v->where, .e = v->e, .rc = v->rc};
     config_need(&linear, "short_conv_kernel_size");
     config_read_kimi_delta(&linear, "num_heads", "head_dim", "short_conv_kernel_size", d);
     d->gate_rank = d->k_head_dim;
@@ -74,9 +72,10 @@ static float read_factor(struct json_view *v, const char *key, double fallback)
 {
     double factor = json_view_real_or(v, key, fallback, 0, 1e30);
     if (v->rc == 0 && json_view_get(v, key) && !takes_factor(factor))
-        v->rc = err_set(v->e, ERR_UNSUPPORTED,
-                        "%s: %s is %.9g, expected a number from 2^-14 to 65472 with at most 10 significant bits",
-                        v->where, key, factor);
+        v->rc =
+            err_set(v->e, ERR_UNSUPPORTED,
+                    "%s: %s is %.9g, expected a number from 2^-14 to 65472 with at most 10 significant bits",
+                    v->where, key, factor);
     return (float)factor;
 }
 

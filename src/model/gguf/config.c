@@ -517,9 +517,10 @@ static void put_delta_object(struct making *m)
     for (uint64_t i = 0; i < n; i++)
         json_array_append_new(list[i] ? full : delta, json_integer((json_int_t)i + 1));
     free(list);
-    json_t *object = json_pack("{s:I, s:I, s:I, s:o, s:o, s:b}", "num_heads", (json_int_t)heads, "head_dim",
-                               (json_int_t)dim, "short_conv_kernel_size", (json_int_t)taps, "kda_layers", delta,
-                               "full_attn_layers", full, "use_full_rank_gate", any_layer_has(m, "ssm_g"));
+    json_t *object =
+        json_pack("{s:I, s:I, s:I, s:o, s:o, s:b}", "num_heads", (json_int_t)heads, "head_dim",
+                  (json_int_t)dim, "short_conv_kernel_size", (json_int_t)taps, "kda_layers", delta,
+                  "full_attn_layers", full, "use_full_rank_gate", any_layer_has(m, "ssm_g"));
     if (bound)
         json_object_set_new(object, "gate_lower_bound", json_real(lower));
     making_put(m, "linear_attn_config", object);

@@ -16,7 +16,9 @@ struct job {
     const struct loops *loops;
     const void *call;
     uint32_t pieces;
-    float *weights; /* PIECE floats a thread; join: STREAMS_PIECE a stream; collapse: n_streams a token */
+    /* PIECE floats a thread; join: STREAMS_PIECE a stream; collapse: n_streams a token; attend: [hidden], the
+     * same for all tokens */
+    float *weights;
 };
 
 static void norm_stream(void *ctx, uint32_t i, uint32_t thread)

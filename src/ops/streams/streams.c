@@ -48,9 +48,8 @@ int streams_open(struct streams *op, struct exec *x, const struct streams_shape 
                        "residual: %u streams in a doubly stochastic mix, expected up to %d", s->n_streams,
                        STREAMS_MOST_JOINED);
     if (s->attends && s->n_streams > STREAMS_MOST_ATTENDED)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "residual: %u streams in attention over blocks, expected up to %d", s->n_streams,
-                       STREAMS_MOST_ATTENDED);
+        return err_set(e, ERR_UNSUPPORTED, "residual: %u streams in attention over blocks, expected up to %d",
+                       s->n_streams, STREAMS_MOST_ATTENDED);
     return exec_get_caps(x).is_host ? 0 : streams_vulkan_open(op, x, e);
 }
 

@@ -26,7 +26,8 @@
  * block, the others are the sums of blocks before it:
  *   attend:  x_0 += add, or with `sets` x_0 = add                            only if there is `add`
  *            l_s = sum_c(x_s norm score) / sqrt(mean_c(x_s^2) + eps)         s = 0 .. n_kept
- *            dst = sum_s x_s exp(l_s) / sum_s exp(l_s),  x_keep = x_0        only if there is `dst`; `keep` */
+ *            dst = sum_s x_s exp(l_s) / sum_s exp(l_s)                       only if there is `dst`
+ *            x_keep = x_0                                                    only if there is `keep`, too */
 #ifndef MOEFLUX_OPS_STREAMS_STREAMS_H
 #define MOEFLUX_OPS_STREAMS_STREAMS_H
 
@@ -43,7 +44,7 @@ struct streams_shape {
     uint32_t n_streams, hidden; /* hidden is a multiple of 4 */
     uint32_t iterations;        /* Sinkhorn's, at least 1; 0: the mix is another one */
     float eps;
-    float floor;  /* of the doubly stochastic mix */
+    float floor;  /* unused in other mixes than the doubly stochastic one */
     bool attends; /* attention over blocks, else without iterations low-rank */
 };
 
@@ -105,11 +106,11 @@ struct streams_collapse_call {
 };
 
 struct streams_attend_call {
-    uint64_t x;     /* f32 [n][n_streams][hidden], in place */
-    uint64_t add;   /* f32 [n][hidden]; 0: none */
-    uint64_t norm;  /* f32 [hidden]; 0: all 1 */
-    uint64_t score; /* f32 [hidden] */
-    uint64_t dst;   /* f32 [n][hidden]; 0: only `add` is added, and norm and score are unused */
+    uint64_t x;         /* f32 [n][n_streams][hidden], in place */
+    uint64_t add;       /* f32 [n][hidden]; 0: none */
+    uint64_t norm;      /* f32 [hidden]; 0: all 1 */
+    uint64_t score;     /* f32 [hidden] */
+    uint64_t dst;       /* f32 [n][hidden]; 0: only `add` is added, and norm and score are unused */
     uint32_t n, n_kept; /* n_kept: streams that are mixed with the first one, below n_streams */
     uint32_t keep;      /* the stream that the first one is copied to, more than n_kept; 0: none */
     bool sets;          /* `add` replaces the first stream; there is `dst` */

@@ -15,8 +15,8 @@ int streams_vulkan_open(struct streams *op, struct exec *x, struct moeflux_err *
     op->gpu.workgroup = group;
     int rc = exec_kernel(x, &op->gpu.begin, "streams_begin", sizeof(struct streams_begin_args), spec, 2, e);
     if (rc == 0 && op->shape.attends)
-        return exec_kernel(x, &op->gpu.attend, "streams_attend", sizeof(struct streams_attend_args), joined, 3,
-                           e);
+        return exec_kernel(x, &op->gpu.attend, "streams_attend", sizeof(struct streams_attend_args), joined,
+                           3, e);
     if (rc == 0 && op->shape.iterations > 0) {
         rc = exec_kernel(x, &op->gpu.join, "streams_join", sizeof(struct streams_join_args), joined, 3, e);
         return rc < 0 ? rc

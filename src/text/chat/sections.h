@@ -6,8 +6,8 @@
  *   <|close|>tools<|sep|><|close|>message<|sep|><|end_of_msg|>
  *
  * The prompt has opened the first section. The tags of think, response and message are not shown; those of
- * calls are shown as they are written, which is the form that tool_calls.h reads. Text between sections counts
- * as the answer's, except white space. Thinking ends where another section begins, too. */
+ * calls are shown as they are written, which is the form that tool_calls.h reads. Text between sections
+ * counts as the answer's, except white space. Thinking ends where another section begins, too. */
 #ifndef MOEFLUX_TEXT_CHAT_SECTIONS_H
 #define MOEFLUX_TEXT_CHAT_SECTIONS_H
 

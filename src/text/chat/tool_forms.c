@@ -220,24 +220,29 @@ static int read_kimi(struct tool_calls *t)
 
 #define TAGGED .call_open = "<tool_call>", .call_close = "</tool_call>", .padding = "\n", .between = "\n"
 
-static const struct tool_plain
-    qwen = {"<function=", ">", "<parameter=", ">", NULL, "</parameter>", "</function>", true, false, false, NULL},
-    glm = {"", "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL, false, false, false, NULL},
-    glm47 = {"", "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL, false, true, false, NULL},
-    minimax = {"", "\">", "<parameter name=\"", "\">", NULL, "</parameter>", NULL, false, false, false, NULL},
-    dsml = {.name_open = "",
-            .name_close = "\">",
-            .key_open = "<" DSML "parameter name=\"",
-            .key_close = "\" string=\"",
-            .value_close = "</" DSML "parameter>",
-            .has_kind = true},
-    kimi3 = {.name_open = "",
-             .name_close = "\"",
-             .key_open = SECTIONS_OPEN "argument key=\"",
-             .key_close = "\"",
-             .value_close = SECTIONS_CLOSE "argument" SECTIONS_SEP,
-             .tag_end = SECTIONS_SEP,
-             .is_tight = true};
+static const struct tool_plain qwen = {"<function=",  ">",  "<parameter=", ">",   NULL, "</parameter>",
+                                       "</function>", true, false,         false, NULL},
+                               glm = {"",   "\n",  "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+                                      NULL, false, false,       false,        NULL},
+                               glm47 = {"",   "\n",  "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+                                        NULL, false, true,        false,        NULL},
+                               minimax = {"",    "\">", "<parameter name=\"",
+                                          "\">", NULL,  "</parameter>",
+                                          NULL,  false, false,
+                                          false, NULL},
+                               dsml = {.name_open = "",
+                                       .name_close = "\">",
+                                       .key_open = "<" DSML "parameter name=\"",
+                                       .key_close = "\" string=\"",
+                                       .value_close = "</" DSML "parameter>",
+                                       .has_kind = true},
+                               kimi3 = {.name_open = "",
+                                        .name_close = "\"",
+                                        .key_open = SECTIONS_OPEN "argument key=\"",
+                                        .key_close = "\"",
+                                        .value_close = SECTIONS_CLOSE "argument" SECTIONS_SEP,
+                                        .tag_end = SECTIONS_SEP,
+                                        .is_tight = true};
 
 /* The name of the section is the only difference between DeepSeek-V3.2 and V4. */
 #define DSML_CALLS(name)                                                                                     \

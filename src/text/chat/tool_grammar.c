@@ -340,7 +340,8 @@ static int add_parameters(const struct tool_plain *p, const json_t *parameters, 
             .root = parameters, .name = place, .path = path, .out = g->rules, .n_rules = g->n_rules};
         int kind = tool_value_kind(parameters, value);
         /* A form that tells strings from JSON would read null as a string's letters. */
-        bool is_json = kind == TOOL_VALUE_JSON || ((p->has_kind || p->tag_end) && kind == TOOL_VALUE_TEXT_OR_NULL);
+        bool is_json =
+            kind == TOOL_VALUE_JSON || ((p->has_kind || p->tag_end) && kind == TOOL_VALUE_TEXT_OR_NULL);
         str_add_text(&g->calls, "( ");
         add_literal(&g->calls, p->key_open);
         add_name(p, key, g);
