@@ -223,7 +223,7 @@ static void too_many_blocks_are_refused(void **state)
     set(root, "linear_attn_config.full_attn_layers", "[65]");
     assert_int_equal(config_read(&c, root, "config.json", &e), ERR_UNSUPPORTED);
     assert_string_equal(e.text,
-                        "config.json: attn_res_block_size is 1, 65 blocks of 65 layers, expected at most 63");
+                        "config.json: attn_res_block_size is 1, 65 blocks of 65 layers, expected at most 31");
     json_decref(root);
 }
 

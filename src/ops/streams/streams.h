@@ -37,8 +37,9 @@
 #include "exec/kernel.h"
 #include "exec/op.h"
 
-/* Most streams of a doubly stochastic mix: one lane has its matrix. Most streams of attention over blocks. */
-enum { STREAMS_MOST_JOINED = 8, STREAMS_MOST_ATTENDED = 64 };
+/* Most streams of a doubly stochastic mix: one lane has its matrix. Most streams of attention over blocks: their
+ * sums are in shared memory. */
+enum { STREAMS_MOST_JOINED = 8, STREAMS_MOST_ATTENDED = 32 };
 
 struct streams_shape {
     uint32_t n_streams, hidden; /* hidden is a multiple of 4 */
