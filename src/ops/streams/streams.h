@@ -37,8 +37,8 @@
 #include "exec/kernel.h"
 #include "exec/op.h"
 
-/* Most streams of a doubly stochastic mix: one lane has its matrix. Most streams of attention over blocks: their
- * sums are in shared memory. */
+/* Most streams of a doubly stochastic mix: one lane has its matrix. Most streams of attention over blocks:
+ * their sums are in shared memory. */
 enum { STREAMS_MOST_JOINED = 8, STREAMS_MOST_ATTENDED = 32 };
 
 struct streams_shape {
