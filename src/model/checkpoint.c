@@ -120,7 +120,7 @@ static void cut_decays(struct tensor_list *l, const struct config *c)
     for (size_t i = 0; c->family->pads_decays && i < l->n; i++) {
         struct tensor *t = &l->items[i];
         uint64_t n = t->n_dims == 1 ? t->shape[0] : 0;
-        if (!str_ends_with(t->name, ".A_log") || n != d->k_head_dim || n < d->n_v_heads)
+        if (n == 0 || n != d->k_head_dim || n < d->n_v_heads || !str_ends_with(t->name, ".A_log"))
             continue;
         t->bytes = t->bytes / n * d->n_v_heads;
         t->shape[0] = d->n_v_heads;

@@ -257,7 +257,10 @@ static void unescape(struct str *name)
         size_t k = 0;
         while (k < 2 && strncmp(name->data + i, escapes[k][0], strlen(escapes[k][0])) != 0)
             k++;
-        name->data[to] = k < 2 ? *escapes[k][1] : name->data[i];
+        if (k < 2)
+            name->data[to] = *escapes[k][1];
+        else
+            name->data[to] = name->data[i];
         i += k < 2 ? strlen(escapes[k][0]) : 1;
     }
     name->len = to;
