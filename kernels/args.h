@@ -279,6 +279,10 @@ ARGS_SIZE(router_sigmoid_args, 88);
 #define GATING_GELU   (3.0e38f)
 #define GATING_RELU   (3.2e38f)
 #define GATING_INPUTS (18446744073709551616.0f)
+/* SiTU's numbers are 2^64 and more: this one's bits, plus those of two factors. */
+#define GATING_SITU       GATING_INPUTS
+#define GATING_SITU_BITS  0x5f800000u
+#define GATING_SITU_SHIFT 14
 
 /* The first constant_id of the experts' own constants, after those of lib/gemv.glsl. */
 #define EXPERTS_FIRST_SPEC 12
@@ -747,6 +751,20 @@ struct streams_collapse_args {
     U32 iterations, pad;
 };
 ARGS_SIZE(streams_collapse_args, 80);
+
+struct streams_attend_args {
+    ADDR x;
+    ADDR add;         /* [n][hidden], added to the first stream, or with `sets` put in its place; 0: none */
+    ADDR norm, score; /* f32 [hidden]; norm 0: all 1 */
+    ADDR dst;         /* out [n][hidden]; 0: none */
+    U32 n, hidden, n_streams;
+    U32 n_kept; /* streams that are mixed with the first one */
+    U32 keep;   /* the stream that the first one is copied to; 0: none */
+    U32 sets;
+    F32 eps;
+    U32 pad;
+};
+ARGS_SIZE(streams_attend_args, 72);
 
 /* Channels of a piece of a stream: one workgroup's part, and one sum of squares. */
 #define STREAMS_PIECE          1024

@@ -78,6 +78,28 @@ float gelu(float x)
     return x * sigmoid(1.59576912 * (x + 0.044715 * x * x * x));
 }
 
+// Returns tanh(x) to a few units in the last place: near 0 an odd polynomial, fitted to 4e-9.
+float tanh_near(float x)
+{
+    float a = abs(x), z = x * x;
+    float p = -0.00571704423;
+    p = p * z + 0.0206505861;
+    p = p * z - 0.0537434965;
+    p = p * z + 0.133314908;
+    p = p * z - 0.333332837;
+    float e = exp(-2.0 * a), far = (1.0 - e) / (1.0 + e);
+    return a < 0.625 ? x + x * z * p : x < 0.0 ? -far : far;
+}
+
+// Returns SiTU. bits: the two factors, float16 numbers without their sign and their last bit.
+float situ(float g, float u, uint bits)
+{
+    uint linear = bits & ((1u << GATING_SITU_SHIFT) - 1u);
+    vec2 by = unpackHalf2x16((bits >> GATING_SITU_SHIFT) << 1 | linear << 17);
+    float up = by.y > 0.0 ? by.y * tanh_near(u / by.y) : u;
+    return by.x * tanh_near(g / by.x) * sigmoid(g) * up;
+}
+
 // Returns an activation from its gate's and its up row's product. gating: see ops/gating.h.
 float gated(float g, float u, float gating)
 {
@@ -87,6 +109,8 @@ float gated(float g, float u, float gating)
         return gelu(g) * u;
     if (gating == GATING_RELU)
         return max(g, 0.0) * u;
+    if (gating >= GATING_SITU)
+        return situ(g, u, floatBitsToUint(gating) - GATING_SITU_BITS);
     bool inputs = gating < -1.0e7;
     float c = abs(gating) / (inputs ? GATING_INPUTS : 1.0), bounded = clamp(u, -c, c);
     if (inputs)

@@ -255,7 +255,7 @@ static int load_norms(struct arch *a, struct loader *l, uint32_t i, struct moefl
         const struct part_tensor norm = part_norm(a->room.config, &y->blocks[b]);
         rc = loader_vectors(l, i, &norm, 1, &a->layers[i].norms[b], e);
         if (rc == 0 && y->blocks[b].mix)
-            rc = residual_load_mix(&a->layers[i].mixes[b], l, i, y->blocks[b].mix, e);
+            rc = residual_load_mix(&a->layers[i].mixes[b], l, i, b, e);
         if (rc == 0 && y->blocks[b].post)
             rc = posts_load_block(&a->layers[i].posts[b], l, i, &y->blocks[b], e);
     }

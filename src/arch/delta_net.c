@@ -1,6 +1,6 @@
 /* Gated delta net:
  *   [qkv, z, a, b] = W norm(x);  delta (ops/delta/delta.h);  x += out_proj o   (3 dispatches)
- *   with gates of a low rank: z = g_b z, a = f_b a follow                     two more
+ *   with gates of a low rank: z = g_b z, a = f_b a follow                     two more, or one: a's
  *
  * The recurrent state has two windows of the convolution, one read while the other is written, then S. */
 #include <stdlib.h>
@@ -51,18 +51,22 @@ struct row {
 
 static struct row row_of(const struct delta_config *c)
 {
-    uint32_t values = c->n_v_heads * c->v_head_dim, rank = c->gate_rank;
+    uint32_t values = c->n_v_heads * c->v_head_dim, rank = c->gate_rank, z_rank = config_z_rank(c);
     struct row y = {.z_low = config_conv_dim(c)};
-    y.a_low = y.z_low + (rank ? rank : values);
+    y.a_low = y.z_low + (z_rank ? z_rank : values);
     y.b = y.a_low + (rank ? rank : config_decays(c));
     y.n = y.b + c->n_v_heads;
     y.z = y.z_low;
     y.a = y.a_low;
     if (!rank)
         return y;
-    y.z = (uint32_t)size_round_up(y.n, CONFIG_FOUR);
-    y.a = y.z + values;
-    y.n = y.a + config_decays(c);
+    y.n = (uint32_t)size_round_up(y.n, CONFIG_FOUR);
+    if (z_rank) {
+        y.z = y.n;
+        y.n += values;
+    }
+    y.a = y.n;
+    y.n += config_decays(c);
     return y;
 }
 
@@ -239,7 +243,8 @@ static void project(const struct delta_net *d, const struct part_call *call)
     part_project(d->room, &y->in, call, row.n);
     if (!d->config->gate_rank)
         return;
-    raise_gate(d, &y->z_up, row.z_low, row.z, call->chunk);
+    if (config_z_rank(d->config))
+        raise_gate(d, &y->z_up, row.z_low, row.z, call->chunk);
     raise_gate(d, &y->a_up, row.a_low, row.a, call->chunk);
 }
 

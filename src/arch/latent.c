@@ -3,6 +3,7 @@
  *                                                    8 dispatches, 5 of them of mla
  *   without q_a: [q, kv_a] = W norm(x)               one less
  *   gated: [.., kv_a, g] = W norm(x);  o_h *= sigmoid(g_h)       one more
+ *   gates of channels: a gate for each channel of a head        the same
  *   latents on matrix units, for long sequences      one more
  *   with an indexer: [q_a, kv_a, index key, weights] = W norm(x);  [q, index queries] = q_b norm(q_a);
  *   indexer (ops/indexer/indexer.h)
@@ -92,7 +93,7 @@ static uint32_t gate_at(const struct latent_config *c)
 /* The floats between two tokens' outputs: a multiple of 4, since q_b reads the first of them. */
 static uint32_t in_stride(const struct latent_config *c)
 {
-    return (uint32_t)size_round_up(gate_at(c) + (c->gated ? c->n_heads : 0), CONFIG_FOUR);
+    return (uint32_t)size_round_up(gate_at(c) + config_latent_gates(c), CONFIG_FOUR);
 }
 
 static struct mla_shape shape_of(const struct config *c, const struct latent_config *m, enum kv_type type)
@@ -310,8 +311,8 @@ static void latent_run(const void *self, const struct part_call *call)
             &(struct head_gate_call){.x = d->room->mixed.address,
                                      .gate = d->room->proj.address + gate_at(d->config) * sizeof(float),
                                      .n = call->chunk->n,
-                                     .n_heads = d->config->n_heads,
-                                     .dim = d->config->v_dim,
+                                     .n_heads = config_latent_gates(d->config),
+                                     .dim = d->config->gates_channels ? 1 : d->config->v_dim,
                                      .stride = in_stride(d->config)});
     part_add(d->room, &d->layers[call->layer].out, call, false);
 }

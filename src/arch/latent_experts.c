@@ -47,6 +47,8 @@ int latent_experts_load(const struct latent_experts *x, struct loader *l, uint32
     int rc = loader_fused(l, layer, t + EXPERTS_LATENT_IN, 1, &out->in, e);
     if (rc == 0)
         rc = loader_fused(l, layer, t + EXPERTS_LATENT_OUT, 1, &out->out, e);
+    if (rc == 0)
+        rc = loader_vectors(l, layer, t + EXPERTS_LATENT_NORM, 1, &out->norm, e);
     return rc < 0 || !x->dense ? rc : part_dense.load(x->dense, l, layer, t + EXPERTS_GATE, e);
 }
 
@@ -83,11 +85,13 @@ void latent_experts_end(const struct latent_experts *x, const struct latent_laye
     linear_run(
         &y->out, r->exec,
         &(struct linear_call){.x = x->out.rows.address + (uint64_t)tokens->from * latent * sizeof(float),
+                              .norm = y->norm,
                               .y = to + (uint64_t)tokens->from * hidden * sizeof(float),
                               .x_stride = latent,
                               .y_stride = hidden,
                               .n = tokens->n,
                               .chunk = tokens->plan_n,
                               .add = true,
+                              .eps = r->config->rms_eps,
                               .f16_scratch = r->f16_scratch.address});
 }

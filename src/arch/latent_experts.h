@@ -1,9 +1,9 @@
 /* latent_experts.h - what surrounds routed experts of a latent (config.moe_latent columns):
- *   in = W1 norm(x),  x += shared(norm(x)),  out = experts(in),  x += W2 out
+ *   in = W1 norm(x),  x += shared(norm(x)),  out = experts(in),  x += W2 out, or x += W2 norm(out)
  *
  * The experts between are moe.h's, with `in` and `out.rows` for hidden states. The shared expert reads whole
  * hidden states, so that it is a dense part here. NVIDIA's Nemotron-3 Super and Ultra:
- * https://huggingface.co/nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16 */
+ * https://huggingface.co/nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-BF16. With the second norm: Kimi-K3. */
 #ifndef MOEFLUX_ARCH_LATENT_EXPERTS_H
 #define MOEFLUX_ARCH_LATENT_EXPERTS_H
 
@@ -14,6 +14,7 @@
 
 struct latent_layer {
     struct linear in, out; /* [moe_latent][hidden], [hidden][moe_latent] */
+    uint64_t norm;         /* f32 [moe_latent], before `out`; 0: none */
 };
 
 struct latent_experts {
@@ -41,7 +42,7 @@ void latent_experts_close_layer(struct latent_layer *y, struct exec *exec);
 /* Computes `in`, clears `out`, and adds the shared expert. */
 void latent_experts_begin(const struct latent_experts *x, const struct latent_layer *y,
                           const struct part_call *call);
-/* Adds W2 out to the hidden states at `to`, f32 [n][hidden], of tokens from .. from + n - 1. plan_n:
+/* Adds W2 out, or W2 norm(out), to the hidden states at `to`, f32 [n][hidden], of these tokens. plan_n:
  * arch_plan_n. */
 void latent_experts_end(const struct latent_experts *x, const struct latent_layer *y, uint64_t to,
                         const struct arch_tokens *tokens);

@@ -18,6 +18,8 @@ float part_gating(const struct config *c, float clamp)
         return GATING_RELU;
     if (c->gelu)
         return GATING_GELU;
+    if (c->situ_beta > 0)
+        return gating_situ(c->situ_beta, c->situ_linear);
     return clamp > 0 ? gating_clamp(clamp, c->clamps_inputs) : c->swiglu_limit;
 }
 

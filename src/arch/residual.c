@@ -8,8 +8,10 @@
 #include "args.h"
 #include "base/err.h"
 #include "base/mem.h"
-#include "model/config.h"
+#include "model/config_parts.h"
 #include "model/part_tensors.h"
+
+_Static_assert((int)CONFIG_MAX_BLOCK_STREAMS <= (int)STREAMS_MOST_ATTENDED, "streams of blocks");
 
 /* Rows of `low` begin at multiples of four numbers, as products need them. */
 static uint32_t low_stride(const struct config *c)
@@ -26,8 +28,8 @@ static uint32_t n_scales(bool joins)
 
 int residual_open(struct residual *r, struct exec *x, const struct config *c, struct moeflux_err *e)
 {
-    const struct streams_shape shape = {c->streams.n, c->hidden, c->streams.iterations, c->rms_eps,
-                                        c->streams.floor};
+    const struct streams_shape shape = {c->streams.n, c->hidden,        c->streams.iterations,
+                                        c->rms_eps,   c->streams.floor, c->streams.block > 0};
     r->exec = x;
     r->config = c;
     return streams_open(&r->op, x, &shape, e);
@@ -37,6 +39,8 @@ void residual_allocate(struct residual *r, const struct config *c, uint32_t n, s
 {
     uint64_t width = config_width(c);
     scratch_floats(to, &r->x, n * width);
+    if (c->streams.block)
+        return;
     if (c->streams.rank) {
         scratch_floats(to, &r->normed, n * width);
         scratch_floats(to, &r->up, n * width);
@@ -60,11 +64,26 @@ void residual_close(struct residual *r, struct exec *x)
     residual_close_mix(&r->last, x);
 }
 
-int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, const char *name,
-                      struct moeflux_err *e)
+/* Sets which streams a mix has. layer: n_layers is the mix before the head. */
+static void choose_streams(const struct streams_config *s, uint32_t layer, uint32_t block, bool is_last,
+                           struct residual_mix *m)
+{
+    bool is_start = !is_last && layer % s->block == 0;
+    uint32_t before = config_blocks_before(s, layer);
+    m->n_kept = block > 0 && is_start ? before + 1 : before;
+    m->keep = block == 0 && is_start ? before + 1 : 0;
+    m->sets = block > 0 && is_start;
+}
+
+static int load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, const char *name,
+                    struct moeflux_err *e)
 {
     struct part_tensor t[STREAMS_TENSORS];
     part_streams(l->config, name, layer == LOADER_NO_LAYER, t);
+    if (l->config->streams.block) {
+        int norm = loader_vectors(l, layer, t + STREAMS_NORM, 1, &m->norm, e);
+        return norm < 0 ? norm : loader_vectors(l, layer, t + STREAMS_SCORE, 1, &m->score, e);
+    }
     if (!l->config->streams.rank) {
         int done = loader_fused(l, layer, t + STREAMS_FN, 1, &m->down, e);
         return done < 0 ? done : loader_vectors(l, layer, t + STREAMS_SCALE, 2, &m->coefficients, e);
@@ -75,10 +94,22 @@ int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, 
     return rc < 0 ? rc : loader_vectors(l, layer, t + STREAMS_NORM, 1, &m->norm, e);
 }
 
+int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, uint32_t block,
+                      struct moeflux_err *e)
+{
+    const struct config *c = l->config;
+    if (c->streams.block)
+        choose_streams(&c->streams, layer, block, false, m);
+    return load_mix(m, l, layer, c->layers[layer].blocks[block].mix, e);
+}
+
 int residual_load_last(struct residual *r, struct loader *l, struct moeflux_err *e)
 {
-    const char *name = part_last_mix(r->config);
-    return name ? residual_load_mix(&r->last, l, LOADER_NO_LAYER, name, e) : 0;
+    const struct config *c = r->config;
+    const char *name = part_last_mix(c);
+    if (c->streams.block)
+        choose_streams(&c->streams, c->n_layers, 0, true, &r->last);
+    return name ? load_mix(&r->last, l, LOADER_NO_LAYER, name, e) : 0;
 }
 
 void residual_begin(const struct residual *r, uint64_t src, uint32_t n)
@@ -118,8 +149,31 @@ static void join(const struct residual *r, uint32_t from, uint32_t n, bool adds,
                                                  .by_stride = of.by_stride});
 }
 
+/* Mixes blocks into dst, unless it is 0. m NULL: there is no mix. */
+static void attend(const struct residual *r, const struct residual_mix *m, uint64_t dst, uint32_t from,
+                   uint32_t n, bool adds)
+{
+    const struct config *c = r->config;
+    struct streams_attend_call call = {.x = norm_of(r, from, n).x, .n = n};
+    if (adds)
+        call.add = r->out + (uint64_t)from * c->hidden * sizeof(float);
+    if (m) {
+        call.norm = m->norm;
+        call.score = m->score;
+        call.dst = dst;
+        call.n_kept = m->n_kept;
+        call.keep = m->keep;
+        call.sets = adds && m->sets;
+    }
+    streams_attend_run(&r->op, r->exec, &call);
+}
+
 void residual_add(const struct residual *r, uint32_t from, uint32_t n)
 {
+    if (r->config->streams.block) {
+        attend(r, NULL, 0, from, n, true);
+        return;
+    }
     if (!r->config->streams.rank) {
         join(r, from, n, true, false);
         return;
@@ -196,5 +250,8 @@ static void mix_low_rank(const struct residual *r, const struct residual_mix *m,
 void residual_mix(const struct residual *r, const struct residual_mix *m, uint64_t dst,
                   const struct arch_tokens *t, bool adds)
 {
-    (r->config->streams.rank ? mix_low_rank : mix_joined)(r, m, dst, t, adds);
+    if (r->config->streams.block)
+        attend(r, m, dst, t->from, t->n, adds);
+    else
+        (r->config->streams.rank ? mix_low_rank : mix_joined)(r, m, dst, t, adds);
 }

@@ -2,6 +2,8 @@
  * before the head. A part's input and its output are one vector of a token:
  *   mix:  in = low-rank mix of the normed streams, or sum_s w_s x_s
  *   add:  x_s += w_s out, or x_k = w_k out + sum_j m_jk x_j; the mix has computed the weights
+ *   With blocks only the first stream changes, x_0 += out. The first layer of a block keeps it as another
+ *   stream after the mix before its mixer, and then x_0 = out.
  * The operations are those of ops/streams/streams.h. */
 #ifndef MOEFLUX_ARCH_RESIDUAL_H
 #define MOEFLUX_ARCH_RESIDUAL_H
@@ -23,8 +25,13 @@ struct scratch;
 struct residual_mix {
     struct linear down;    /* [low; logits of the streams' weights]; or low of streams_collapse_call */
     struct linear up;      /* low rank */
-    uint64_t norm;         /* low rank: f32 [n_streams][hidden] */
+    uint64_t norm;         /* low rank: f32 [n_streams][hidden]; blocks: [hidden], 0: all 1 */
     uint64_t coefficients; /* doubly stochastic: f32 scale, then base; 0: all streams weigh the same */
+    uint64_t score;        /* blocks: f32 [hidden] */
+    /* Blocks: the streams that are mixed with the first one, that which it is kept as (0: none), and whether
+     * what is added next before the mix replaces it */
+    uint32_t n_kept, keep;
+    bool sets;
 };
 
 struct residual {
@@ -45,8 +52,8 @@ struct residual {
 int residual_open(struct residual *r, struct exec *x, const struct config *c, struct moeflux_err *e);
 void residual_allocate(struct residual *r, const struct config *c, uint32_t n, struct scratch *to);
 void residual_close(struct residual *r, struct exec *x); /* zeroed is legal */
-/* Load the mix `name` of a layer; that before the head. */
-int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, const char *name,
+/* Load the mix of a layer's block; that before the head. */
+int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, uint32_t block,
                       struct moeflux_err *e);
 int residual_load_last(struct residual *r, struct loader *l, struct moeflux_err *e);
 void residual_close_mix(struct residual_mix *m, struct exec *x);

@@ -238,7 +238,7 @@ static bool is_tool_tag(const struct writer *w, int32_t id)
 {
     const struct chat *chat = &w->generator->chat;
     const char *bytes;
-    if (!w->tools.form)
+    if (!w->tools.form || (w->options->chat && chat->sections.is_used))
         return false;
     bool is_control = tokenizer_is_special(w->generator->tokenizer, id) ||
                       (id >= 0 && (id == chat->think_open || id == chat->think_close));

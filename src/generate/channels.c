@@ -12,6 +12,7 @@
 #include "generate/generator.h"
 #include "text/grammar/constraint.h"
 #include "text/chat/harmony.h"
+#include "text/chat/sections.h"
 #include "text/chat/tool_calls.h"
 
 /* The header of a message, with the tokens that end the previous message. */
@@ -103,17 +104,41 @@ static void begin(struct channels *c, const struct answer_options *o, const stru
         c->at = CHANNELS_TEXT;
 }
 
+/* Begins an answer in sections: after the thinking the only header is that of the answer's text; calls follow
+ * the text, which is then empty. */
+static int open_sections(struct channels *c, const struct answer_options *o, const struct chat_filter *f,
+                         struct moeflux_err *e)
+{
+    static const char head[] = SECTIONS_ANSWER SECTIONS_EMPTY;
+    bool thinks = f->message == CHAT_THINKING;
+    size_t n_open = sizeof SECTIONS_ANSWER - 1, n = o->must_call ? sizeof head - 1 : n_open;
+    struct channel_head *h = &c->heads[c->n++];
+    int rc = encode(c->generator, head, n_open, &h->ids, e);
+    h->n_before = h->ids.n; /* the prompt ends with these */
+    if (rc == 0 && n > n_open)
+        rc = encode(c->generator, head + n_open, n - n_open, &h->ids, e);
+    if (thinks)
+        c->at = CHANNELS_THINKING;
+    else if (o->must_call && !o->continues)
+        begin_header(c, h->n_before);
+    else
+        c->at = CHANNELS_TEXT;
+    return rc;
+}
+
 int channels_open(struct channels *c, const struct generator *s, const struct answer_options *o,
                   const struct chat_filter *f, struct moeflux_err *e)
 {
     *c = (struct channels){.constraint = o->constraint};
-    if (!o->constraint || !o->chat || !s->chat.harmony.is_used)
+    if (!o->constraint || !o->chat || !(s->chat.harmony.is_used || s->chat.sections.is_used))
         return 0;
     c->generator = s;
     c->heads = mem_new(2 + json_array_size(o->tools), sizeof *c->heads, e);
     c->bits = mem_new(div_up(s->info.vocab_size, 64), sizeof *c->bits, e);
     if (!c->heads || !c->bits)
         return ERR_MEMORY;
+    if (s->chat.sections.is_used)
+        return open_sections(c, o, f, e);
     int rc = add_head(c, NULL, true, e);
     if (rc == 0)
         rc = o->must_call ? add_tools(c, o->tools, e) : add_head(c, NULL, false, e);
@@ -176,6 +201,13 @@ int channels_accept(struct channels *c, int32_t id, struct moeflux_err *e)
         return accept_header(c, id, e);
     if (c->at == CHANNELS_TEXT)
         return constraint_accept(c->constraint, id, e);
+    if (c->generator->chat.sections.is_used) {
+        const struct sections *s = &c->generator->chat.sections;
+        if (id == s->sep && c->closes)
+            begin_header(c, 0);
+        c->closes = id == s->close || (c->closes && !tokenizer_is_special(c->generator->tokenizer, id));
+        return 0;
+    }
     /* A message may begin without the first token of BEFORE. */
     if (id == h->end || id == h->start)
         begin_header(c, id == h->end ? 1 : 2);

@@ -1,8 +1,14 @@
-/* channels.h - an answer in gpt-oss's form (text/chat/harmony.h) that must fit a constraint. The constraint
- * applies to the text of one message; everything before it must have this form:
+/* channels.h - an answer in gpt-oss's form (text/chat/harmony.h) or in Kimi-K3's that must fit a constraint.
+ * In the first the constraint applies to the text of one message; everything before it must have this form:
  *
  *   [<|channel|>analysis<|message|>thinking<|end|><|start|>assistant]<|channel|>final<|message|>text
  *   [...]<|channel|>commentary to=functions.f <|constrain|>json<|message|>text
+ *
+ * In Kimi-K3's form (text/chat/sections.h) it applies to the text of the response, or to the calls after an
+ * empty one:
+ *
+ *   [thinking<|close|>think<|sep|><|open|>response<|sep|>]text
+ *   [thinking<|close|>think<|sep|><|open|>response<|sep|>]<|close|>response<|sep|>calls
  *
  * A header consists of the tokens that the tokenizer makes of its text. The thinking is not constrained; the
  * model chooses whether there is any, at most once. */
@@ -28,6 +34,7 @@ struct channels { /* zeroed: the answer has another form, or no constraint; free
     size_t n;
     size_t n_done; /* tokens of the header so far */
     bool has_thought;
+    bool closes;    /* sections: the tag that has begun ends one */
     uint64_t *bits; /* [vocab_size / 64, rounded up] */
 };
 

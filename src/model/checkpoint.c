@@ -113,6 +113,20 @@ static bool has_drafter(const struct config *c, const struct tensor_list *l)
     return found == DRAFTER_PARTS;
 }
 
+/* Leaves the numbers of padded decays out that belong to no head. */
+static void cut_decays(struct tensor_list *l, const struct config *c)
+{
+    const struct delta_config *d = &config_first(c, PART_DELTA_NET)->delta;
+    for (size_t i = 0; c->family->pads_decays && i < l->n; i++) {
+        struct tensor *t = &l->items[i];
+        uint64_t n = t->n_dims == 1 ? t->shape[0] : 0;
+        if (n == 0 || n != d->k_head_dim || n < d->n_v_heads || !str_ends_with(t->name, ".A_log"))
+            continue;
+        t->bytes = t->bytes / n * d->n_v_heads;
+        t->shape[0] = d->n_v_heads;
+    }
+}
+
 int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct moeflux_err *e)
 {
     struct safetensors s;
@@ -127,11 +141,13 @@ int checkpoint_open(struct model_dir *m, const struct quant_config *q, struct mo
     if (rc == 0 && m->is_drafter)
         rc = drafter_split(&s.tensors, m->path, e);
     if (rc == 0 && q->is_packed)
-        rc = packed_adopt(&s.tensors, format_of(q->expert_format)->group, m->path, e);
+        rc = packed_adopt(&s.tensors, q->expert_format, m->path, e);
     if (rc == 0)
         rc = nvfp4_adopt(&s.tensors, s.files, m->path, e);
     if (rc == 0)
         rc = fused_split(&s.tensors, m->config.family->fused, &m->config, q->fp8.rows, m->path, e);
+    if (rc == 0)
+        cut_decays(&s.tensors, &m->config);
     if (rc == 0)
         rc = stacks_split_fp8(&s.tensors, e);
     if (rc == 0 && m->config.family->adopt)

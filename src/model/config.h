@@ -80,6 +80,7 @@ struct delta_config {
     bool by_channel;
     float lower;        /* by_channel: lower bound of the decay's logarithm, < 0; 0: none */
     uint32_t gate_rank; /* by_channel: rank of the matrices of decays and output gates; 0: full */
+    bool z_full;        /* the matrix of output gates is full, whatever gate_rank is */
 };
 
 /* A table of n-gram rows (ngram.h, table.h) and what adds them to the residual (ops/ngram/ngram.h). */
@@ -99,6 +100,7 @@ struct latent_config {
     bool interleaved;          /* rotates the pairs (2i, 2i+1) instead of (i, i + rope_dim/2) */
     struct index_config index; /* its queries are projections of q_a */
     bool gated;                /* each head's output is multiplied by a sigmoid */
+    bool gates_channels;       /* gated: by one for each channel */
     float eps;                 /* added to the mean in the norms of q_a and of latents; 0: 1e-6 */
 };
 
@@ -166,9 +168,12 @@ struct config_block {
 };
 
 /* The residual: one vector of a token, or several streams that a mix makes one before each part
- * (ops/streams/streams.h). */
+ * (ops/streams/streams.h). With blocks the first stream is the sum of the current block of layers, and each
+ * other one, of a block before it. */
 struct streams_config {
     uint32_t n;          /* 0: plain */
+    uint32_t block;      /* layers of a block; 0: another mix, which is low-rank or doubly stochastic */
+    bool scores_alone;   /* blocks: scores have their norms' weights in them; set from the tensors */
     uint32_t rank;       /* rank of a low-rank mix; 0: the mix is doubly stochastic */
     uint32_t iterations; /* doubly stochastic: Sinkhorn's, at least 1 */
     float floor;         /* doubly stochastic */
@@ -248,12 +253,15 @@ struct config {
     /* routed experts read a projection of the normed hidden state to so many columns, and another matrix
      * projects their sum back; 0: they read the hidden state */
     uint32_t moe_latent;
+    bool latent_normed;             /* a norm comes before the matrix that projects back */
     uint32_t first_dense, moe_freq; /* DeepSeek's keys for dense layers; only fingerprints use them */
     struct router_config router;
     bool experts_biased;
     float swiglu_limit; /* gpt-oss's, of all feed-forward parts (ops/gating.h); 0: none */
     bool clamps_inputs; /* clamps bound the gate before SiLU, not after it */
     bool gelu;          /* all feed-forward parts have GELU in place of SiLU */
+    float situ_beta;    /* all feed-forward parts have SiTU with this factor (ops/gating.h); 0: none */
+    float situ_linear;  /* SiTU's factor of up rows; 0: none */
     bool gateless;      /* feed-forward parts have no gate: down_proj relu(up_proj x)^2 */
     float embed_factor; /* factor of the embedding; 0: none */
     float softcap;      /* logits are softcap * tanh(logits / softcap); 0: they are not */
@@ -272,6 +280,24 @@ static inline uint32_t config_width(const struct config *c)
 static inline uint32_t config_expert_hidden(const struct config *c)
 {
     return c->moe_latent ? c->moe_latent : c->hidden;
+}
+
+/* Returns the gates of latent attention. */
+static inline uint32_t config_latent_gates(const struct latent_config *m)
+{
+    return m->gated ? m->n_heads * (m->gates_channels ? m->v_dim : 1) : 0;
+}
+
+/* Returns the blocks of layers that begin before layer i. */
+static inline uint32_t config_blocks_before(const struct streams_config *s, uint32_t i)
+{
+    return (i + s->block - 1) / s->block;
+}
+
+/* Returns the rank of the delta net's output gates; 0: full. */
+static inline uint32_t config_z_rank(const struct delta_config *d)
+{
+    return d->z_full ? 0 : d->gate_rank;
 }
 
 /* Returns the channels of the delta net's convolution. */

@@ -25,7 +25,8 @@ enum {
     CONFIG_MAX_SHARED = 64,
     CONFIG_MAX_CONV = 64,
     CONFIG_MAX_BUDGET = 1 << 20,
-    CONFIG_MAX_STREAMS = 8, /* residual streams with a doubly stochastic mix */
+    CONFIG_MAX_STREAMS = 8,        /* residual streams with a doubly stochastic mix */
+    CONFIG_MAX_BLOCK_STREAMS = 32, /* residual streams of blocks of layers */
 };
 
 /* Operations read channels in fours: those of attention heads, of latents and of a dense part's inner

@@ -84,6 +84,7 @@ struct family {
     /* What tells Hugging Face's files from MLX's then: part of a tensor's name. NULL: the shape of the
      * convolution */
     const char *published_part;
+    bool pads_decays;    /* published A_log has k_head_dim numbers, of which the heads' come first */
     bool decays_negated; /* GGUF files have -exp(A_log) even if decays have a bound */
     uint32_t gate_bits;  /* bits of the router and of shared_gate; 0: they are not quantised */
 };
@@ -101,6 +102,7 @@ const char *family_list(char out[FAMILY_LIST_TEXT]);
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,
     family_qwen3next, family_kimik2, family_minimaxm2, family_gptoss, family_glm4moelite, family_qwen4exp,
     family_gemma4, family_glmdsa, family_deepseek32, family_kimilinear, family_bailinghybrid,
-    family_deepseek4, family_glm5next, family_minimaxm3, family_step35, family_mimov2, family_nemotronh;
+    family_deepseek4, family_glm5next, family_minimaxm3, family_step35, family_mimov2, family_nemotronh,
+    family_kimik3;
 
 #endif

@@ -106,7 +106,7 @@ static int check_rows(const struct tensor *whole, const struct fusion *f, const 
                 tensor_label(whole), f->of_each, rows);
     }
     uint64_t rows = rows_of_block(f) * f->matrix->n_blocks(f->config);
-    if (rows == 0 || whole->n_dims != 2 || whole->shape[0] != rows || whole->bytes == 0)
+    if (rows == 0 || whole->n_dims < 2 || whole->shape[0] != rows || whole->bytes == 0)
         return err_set(e, ERR_FORMAT, "%s: tensor %s has %" PRIu64 " rows, expected %" PRIu64, where,
                        tensor_label(whole), whole->n_dims ? whole->shape[0] : 0, rows);
     return 0;

@@ -9,7 +9,7 @@ struct config;
 struct moeflux_err;
 struct tensor_list;
 
-enum { FUSED_MAX_PARTS = 2, FUSED_MAX_RUNS = 3 };
+enum { FUSED_MAX_PARTS = 3, FUSED_MAX_RUNS = 3 };
 
 /* A block is a list of runs of rows. Its first parts[0].n_runs runs belong to part 0, the next to part 1. A
  * part is the rows of its first run in all blocks, then those of its second run, and so on. */

@@ -222,6 +222,7 @@ int model_check_tensors(struct model_dir *m, struct moeflux_err *e)
     m->config.has_kv_b = any_layer_has(m, "self_attn.kv_b_proj.weight");
     /* GGUF files and what is made of these have the indexers' queries and keys apart. */
     m->config.splits_index = m->is_gguf || any_layer_has(m, "self_attn.indexer.index_q_proj.weight");
+    m->config.streams.scores_alone = !any_layer_has(m, "self_attention_res_norm.weight");
     int rc = schema_build(&s, &m->config, e);
     if (rc < 0)
         return rc;

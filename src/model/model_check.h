@@ -10,7 +10,7 @@ struct moeflux_err;
  * and shapes. Its bits must be those declared. No projection may have a bias vector. Fills in bits that are
  * not declared (0) from the shapes, which allow one value only. Gives weight, scales and biases their format.
  * Checks that every tensor that the config needs is present with its shape, and that all tensors of a GGUF
- * file are read. Sets m->config.has_kv_b and splits_index. m->tensors must be sorted. ERR_FORMAT,
+ * file are read. Sets what the tensors decide in m->config. m->tensors must be sorted. ERR_FORMAT,
  * ERR_UNSUPPORTED. */
 int model_check_tensors(struct model_dir *m, struct moeflux_err *e);
 

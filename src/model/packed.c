@@ -6,13 +6,14 @@
 
 #include "base/err.h"
 #include "base/f16.h"
+#include "base/format.h"
 #include "base/str.h"
 #include "model/names.h"
 #include "model/tensor.h"
 
 static const char CODES[] = ".weight_packed", SCALES[] = ".weight_scale", SHAPE[] = ".weight_shape";
 /* Codes are stored as q + OFFSET, which is at most LARGEST. */
-enum { OFFSET = 8, LARGEST = 15 };
+enum { OFFSET = 8, LARGEST = 15, WORD = 4 };
 
 /* Gives `t` the name with another end. */
 static int rename(struct tensor *t, const char *end, const char *tail, struct moeflux_err *e)
@@ -25,34 +26,47 @@ static int rename(struct tensor *t, const char *end, const char *tail, struct mo
     return 0;
 }
 
-static int adopt_codes(struct tensor *t, uint32_t group, const char *where, struct moeflux_err *e)
+static int adopt_codes(struct tensor *t, uint32_t format, const char *where, struct moeflux_err *e)
 {
+    bool is_float = format == FORMAT_MXFP4;
     if (!strstr(t->name, ".mlp.experts."))
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s is packed, expected only experts to be", where,
                        t->name);
-    if (t->dtype != DTYPE_I32 || t->n_dims != 2)
-        return tensor_fail_dtype(t, "I32 of two dimensions", where, e);
+    if (t->dtype != (is_float ? DTYPE_U8 : DTYPE_I32) || t->n_dims != 2)
+        return tensor_fail_dtype(t, is_float ? "U8 of two dimensions" : "I32 of two dimensions", where, e);
+    if (is_float && t->shape[1] % WORD != 0)
+        return err_set(e, ERR_FORMAT, "%s: tensor %s: rows of %llu bytes, expected a multiple of %d", where,
+                       t->name, (unsigned long long)t->shape[1], WORD);
+    if (is_float)
+        t->shape[1] /= WORD;
     t->dtype = DTYPE_U32;
-    t->mode = QUANT_AFFINE;
+    t->mode = is_float ? QUANT_MXFP4 : QUANT_AFFINE;
     t->bits = 4;
-    t->group = group;
+    t->group = format_of(format)->group;
     return rename(t, CODES, ".weight", e);
 }
 
 /* The list may move when the biases are added, so `at` is an index. */
-static int adopt_scales(struct tensor_list *l, size_t at, const char *where, struct moeflux_err *e)
+static int adopt_scales(struct tensor_list *l, size_t at, uint32_t format, const char *where,
+                        struct moeflux_err *e)
 {
-    if (l->items[at].dtype != DTYPE_BF16)
-        return tensor_fail_dtype(&l->items[at], "BF16", where, e);
-    int rc = rename(&l->items[at], SCALES, ".scales", e);
+    struct tensor *t = &l->items[at];
+    bool is_float = format == FORMAT_MXFP4;
+    if (is_float ? t->dtype != DTYPE_U8 && t->dtype != DTYPE_F8_E8M0 : t->dtype != DTYPE_BF16)
+        return tensor_fail_dtype(t, is_float ? "U8 or F8_E8M0" : "BF16", where, e);
+    int rc = rename(t, SCALES, ".scales", e);
     if (rc < 0)
         return rc;
-    struct tensor biases = l->items[at];
+    if (is_float) {
+        t->dtype = DTYPE_U8;
+        return 0;
+    }
+    struct tensor biases = *t;
     biases.name = names_replace_end(biases.name, strlen("scales"), "biases", e);
     return biases.name ? tensor_list_add(l, &biases, e) : ERR_MEMORY;
 }
 
-static int adopt(struct tensor_list *l, size_t at, uint32_t group, const char *where, struct moeflux_err *e)
+static int adopt(struct tensor_list *l, size_t at, uint32_t format, const char *where, struct moeflux_err *e)
 {
     static const char *const unknown[] = {".weight_zero_point", ".weight_g_idx"};
     struct tensor *t = &l->items[at];
@@ -61,11 +75,11 @@ static int adopt(struct tensor_list *l, size_t at, uint32_t group, const char *w
             return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: expected packed experts without it", where,
                            t->name);
     if (str_ends_with(t->name, CODES))
-        return adopt_codes(t, group, where, e);
-    return str_ends_with(t->name, SCALES) ? adopt_scales(l, at, where, e) : 0;
+        return adopt_codes(t, format, where, e);
+    return str_ends_with(t->name, SCALES) ? adopt_scales(l, at, format, where, e) : 0;
 }
 
-int packed_adopt(struct tensor_list *l, uint32_t group, const char *where, struct moeflux_err *e)
+int packed_adopt(struct tensor_list *l, uint32_t format, const char *where, struct moeflux_err *e)
 {
     size_t n = 0;
     int rc = 0;
@@ -77,7 +91,7 @@ int packed_adopt(struct tensor_list *l, uint32_t group, const char *where, struc
             l->items[n++] = l->items[i];
     l->n = n;
     for (size_t i = 0; i < n && rc == 0; i++)
-        rc = adopt(l, i, group, where, e);
+        rc = adopt(l, i, format, where, e);
     return rc;
 }
 

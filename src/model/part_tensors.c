@@ -60,15 +60,15 @@ static void gated_delta(const struct config *c, const struct delta_config *d, st
 static void kimi_delta(const struct config *c, const struct delta_config *d, struct part_tensor *t)
 {
     uint32_t keys = d->n_k_heads * d->k_head_dim, values = d->n_v_heads * d->v_head_dim,
-             decays = config_decays(d), rank = d->gate_rank, taps = d->conv_kernel;
+             decays = config_decays(d), rank = d->gate_rank, z_rank = config_z_rank(d), taps = d->conv_kernel;
     const struct part_tensor all[] = {
         [DELTA_QKV] = {"self_attn.q_proj", keys, c->hidden},
         [DELTA_K] = {"self_attn.k_proj", keys, c->hidden},
         [DELTA_V] = {"self_attn.v_proj", values, c->hidden},
-        [DELTA_Z] = {"self_attn.g_proj", rank ? rank : values, c->hidden},
+        [DELTA_Z] = {"self_attn.g_proj", z_rank ? z_rank : values, c->hidden},
         [DELTA_A] = {"self_attn.f_proj", rank ? rank : decays, c->hidden},
         [DELTA_B] = {"self_attn.b_proj", d->n_v_heads, c->hidden},
-        [DELTA_Z_UP] = {"self_attn.g_b_proj", values, rank},
+        [DELTA_Z_UP] = {"self_attn.g_b_proj", values, z_rank},
         [DELTA_A_UP] = {"self_attn.f_b_proj", decays, rank},
         [DELTA_OUT] = {"self_attn.o_proj", c->hidden, values},
         [DELTA_CONV] = {"self_attn.q_conv1d.weight", 0, keys * taps},
@@ -79,10 +79,10 @@ static void kimi_delta(const struct config *c, const struct delta_config *d, str
         [DELTA_NORM] = {"self_attn.o_norm.weight", 0, d->v_head_dim},
     };
     memcpy(t, all, sizeof all);
-    if (rank) {
+    if (z_rank)
         strcpy(t[DELTA_Z].name, "self_attn.g_a_proj");
+    if (rank)
         strcpy(t[DELTA_A].name, "self_attn.f_a_proj");
-    }
 }
 
 static void delta_net(const struct config *c, const struct part_config *p, struct part_tensor *t)
@@ -102,7 +102,7 @@ static void latent(const struct config *c, const struct part_config *p, struct p
         [LATENT_Q_NORM] = {"self_attn.q_a_layernorm.weight", 0, lora},
         [LATENT_Q_B] = {"self_attn.q_b_proj", q_rows, lora},
         [LATENT_KV_A] = {"self_attn.kv_a_proj_with_mqa", rank + m->rope_dim, c->hidden},
-        [LATENT_GATE] = {"self_attn.g_proj", m->gated * m->n_heads, m->gated * c->hidden},
+        [LATENT_GATE] = {"self_attn.g_proj", config_latent_gates(m), m->gated * c->hidden},
         [LATENT_KV_NORM] = {"self_attn.kv_a_layernorm.weight", 0, rank},
         [LATENT_KV_B] = {"self_attn.kv_b_proj", m->n_heads * (m->nope_dim + m->v_dim), one * rank},
         [LATENT_EMBED_Q] = {"self_attn.embed_q", m->n_heads * rank, two * m->nope_dim},
@@ -220,6 +220,8 @@ static void experts(const struct config *c, const struct part_config *p, struct 
         t[EXPERTS_LATENT_OUT] =
             (struct part_tensor){.name = "mlp.fc2_latent_proj", .rows = c->hidden, .cols = c->moe_latent};
     }
+    t[EXPERTS_LATENT_NORM] = (struct part_tensor){.name = "mlp.routed_expert_norm.weight",
+                                                  .cols = c->latent_normed * c->moe_latent};
     named(by_token ? NULL : f->router_bias, 0, c->n_experts, &t[EXPERTS_ROUTER_BIAS]);
     named(f->shared_gate, 1, c->hidden, &t[EXPERTS_SHARED_GATE]);
     snprintf(shared, sizeof shared, "%s.", f->shared ? f->shared : "");
@@ -271,9 +273,20 @@ void part_posts(const struct config *c, const struct config_block *b, struct par
 
 const char *part_last_mix(const struct config *c)
 {
+    if (c->streams.block)
+        return "output_attn_res";
     if (c->streams.rank)
         return "hyper_connection_mixer";
     return c->streams.n && !c->streams.ends_in_mean ? "hc_head" : NULL;
+}
+
+/* Sets the tensors of attention over blocks. */
+static void block_score(const struct config *c, const char *name, struct part_tensor *out)
+{
+    out[STREAMS_NORM].cols = c->streams.scores_alone ? 0 : c->hidden;
+    out[STREAMS_SCORE].cols = c->hidden;
+    snprintf(out[STREAMS_NORM].name, sizeof out->name, "%s_norm.weight", name);
+    snprintf(out[STREAMS_SCORE].name, sizeof out->name, "%s_proj.weight", name);
 }
 
 void part_streams(const struct config *c, const char *name, bool is_last, struct part_tensor *out)
@@ -286,6 +299,7 @@ void part_streams(const struct config *c, const char *name, bool is_last, struct
         [STREAMS_FN] = "fn",
         [STREAMS_SCALE] = "scale",
         [STREAMS_BASE] = "base",
+        [STREAMS_SCORE] = "",
     };
     uint32_t width = config_width(c), rank = c->streams.rank, n = c->streams.n, low = rank ? width : 0;
     uint32_t joined = rank ? 0 : is_last ? n : n * (n + 2);
@@ -299,7 +313,9 @@ void part_streams(const struct config *c, const char *name, bool is_last, struct
                                                                                  : 3},
                                                  [STREAMS_BASE] = {0, joined}};
     memset(out, 0, STREAMS_TENSORS * sizeof *out);
-    for (int i = 0; name && i < STREAMS_TENSORS; i++) {
+    if (name && c->streams.block)
+        block_score(c, name, out);
+    for (int i = 0; name && !c->streams.block && i < STREAMS_TENSORS; i++) {
         out[i] = (struct part_tensor){.rows = shapes[i][0], .cols = shapes[i][1]};
         snprintf(out[i].name, sizeof out[i].name, "%s.%s", name, parts[i]);
     }

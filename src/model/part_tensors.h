@@ -115,6 +115,7 @@ enum experts_tensor {
     EXPERTS_OF_TOKENS, /* [vocab_size][own_top_k]: each token's experts */
     EXPERTS_LATENT_IN, /* projects to the routed experts' columns; the next one projects back */
     EXPERTS_LATENT_OUT,
+    EXPERTS_LATENT_NORM, /* before the last one */
 };
 
 /* The table's rows are in tensors of their own (table.h). */
@@ -127,7 +128,7 @@ enum ngram_tensor {
     NGRAM_CONV,
 };
 
-/* The tensors of a mix of streams, which is low-rank or doubly stochastic. */
+/* The tensors of a mix of streams, which is low-rank, doubly stochastic, or attention over blocks. */
 enum streams_tensor {
     STREAMS_DOWN, /* low rank; the last mix has no STREAMS_BY */
     STREAMS_BY,
@@ -136,6 +137,7 @@ enum streams_tensor {
     STREAMS_FN, /* doubly stochastic; the last mix has fewer rows, or nothing (ends_in_mean) */
     STREAMS_SCALE,
     STREAMS_BASE,
+    STREAMS_SCORE, /* attention over blocks; STREAMS_NORM comes before it */
     STREAMS_TENSORS
 };
 

@@ -155,6 +155,34 @@ static int read_floats(struct quant_config *q, struct json_view *v)
     return v->rc < 0 ? v->rc : quant_groups_check(&q->groups, v, &q->fp8);
 }
 
+/* Reads the one group of compressed-tensors' 4-bit floats in groups of 32 columns. Its targets may name more
+ * than the experts: the tensors themselves say which matrices are packed. */
+static int read_mxfp4(struct quant_config *q, struct json_view *v)
+{
+    const struct format *f = format_of(FORMAT_MXFP4);
+    const json_t *groups = json_view_object(v, "config_groups");
+    const json_t *group = json_object_iter_value(json_object_iter((json_t *)(uintptr_t)groups));
+    struct json_view w = json_view_of(json_object_get(group, "weights"), v->where, v->e);
+    const char *type = json_view_text_or(&w, "type", "none");
+    uint32_t bits = json_view_u32_or(&w, "num_bits", 0, 1, 64),
+             size = json_view_u32_or(&w, "group_size", 0, 1, 1 << 20);
+    bool is_symmetric = json_view_bool_or(&w, "symmetric", true);
+    if (v->rc < 0 || w.rc < 0)
+        return v->rc < 0 ? v->rc : w.rc;
+    q->expert_format = FORMAT_MXFP4;
+    q->is_packed = true;
+    if (json_object_size(groups) == 1 && !strcmp(type, "float") && bits == f->bits && size == f->group &&
+        is_symmetric && !json_member(group, "input_activations") &&
+        json_object_size(json_view_get(v, "transform_config")) == 0)
+        return 0;
+    return err_set(
+        v->e, ERR_UNSUPPORTED,
+        "%s: compressed-tensors: mxfp4-pack-quantized, %zu config_groups, type %.32s, %u bits, group "
+        "of %u%s; expected one group, float, 4 bits, symmetric, group of 32, without "
+        "input_activations and transform_config",
+        v->where, json_object_size(groups), type, bits, size, is_symmetric ? "" : ", not symmetric");
+}
+
 /* Reads the one group of compressed-tensors: whole numbers of 4 bits around 0, with a scale for each group of
  * columns. */
 static int read_packed(struct quant_config *q, struct json_view *v)
@@ -163,6 +191,8 @@ static int read_packed(struct quant_config *q, struct json_view *v)
     for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
         if (json_is_text(json_view_get(v, "format"), floats[i]))
             return read_floats(q, v);
+    if (json_is_text(json_view_get(v, "format"), "mxfp4-pack-quantized"))
+        return read_mxfp4(q, v);
     const json_t *groups = json_view_object(v, "config_groups");
     const json_t *group = json_object_iter_value(json_object_iter((json_t *)(uintptr_t)groups));
     struct json_view w = json_view_of(json_object_get(group, "weights"), v->where, v->e);
@@ -185,9 +215,9 @@ static int read_packed(struct quant_config *q, struct json_view *v)
     return err_set(
         v->e, ERR_UNSUPPORTED,
         "%s: compressed-tensors: format %.32s, %zu config_groups, type %.32s, %u bits, %s, strategy "
-        "%.32s of %u; expected nvfp4-pack-quantized, float-quantized, mixed-precision, or pack-quantized, "
-        "one "
-        "group, int, 4 bits, symmetric, group of 32, 64 or 128, without actorder and input_activations",
+        "%.32s of %u; expected nvfp4-pack-quantized, mxfp4-pack-quantized, float-quantized, "
+        "mixed-precision, or pack-quantized, one group, int, 4 bits, symmetric, group of 32, 64 or 128, "
+        "without actorder and input_activations",
         v->where, format, json_object_size(groups), type, bits, is_symmetric ? "symmetric" : "not symmetric",
         strategy, size);
 }

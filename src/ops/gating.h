@@ -6,6 +6,7 @@
  *   c                  g' sigmoid(1.702 g') (u' + 1)             (gpt-oss)
  *   -c                 min(silu(g), c) u'                        (Ling-3.0)
  *   -c GATING_INPUTS   silu(g') u'                               (DeepSeek-V4)
+ *   gating_situ(b, l)  b tanh(g / b) sigmoid(g) l tanh(u / l)    (Kimi-K3's SiTU; l = 0: .. u)
  * with 0 < c <= 1e6, g' = min(g, c), u' = u clamped to -c .. c. */
 #ifndef MOEFLUX_OPS_GATING_H
 #define MOEFLUX_OPS_GATING_H
@@ -18,6 +19,10 @@ struct loops;
 /* Returns the number of a clamp. inputs: it bounds the gate before SiLU, not after it. clamp 0: there is
  * none. */
 float gating_clamp(float clamp, bool inputs);
+
+/* Returns the number of SiTU with these factors. linear 0: up rows are as they are. Each other factor is a
+ * normal float16 number whose last bit is 0. */
+float gating_situ(float beta, float linear);
 
 /* Returns whether the activation has a gate's product besides an up row's. */
 bool gating_has_gate(float gating);

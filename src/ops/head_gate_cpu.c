@@ -1,7 +1,10 @@
 /* The native implementation of head_gate.h. */
+#include "base/mem.h"
 #include "cpu/team.h"
 #include "ops/head_gate.h"
 #include "ops/loops.h"
+
+enum { GATES = 64 }; /* computed at a time */
 
 struct job {
     const struct head_gate_call *call;
@@ -15,11 +18,13 @@ static void gate_token(void *ctx, uint32_t t, uint32_t thread)
     const float *gates = host_floats(c->gate) + (uint64_t)t * c->stride;
     float *x = host_floats_mut(c->x) + (uint64_t)t * c->n_heads * c->dim;
     (void)thread;
-    for (uint32_t h = 0; h < c->n_heads; h++) {
-        float by;
-        j->loops->sigmoid(gates + h, 1, &by);
-        for (uint32_t i = 0; i < c->dim; i++)
-            x[(uint64_t)h * c->dim + i] *= by;
+    for (uint32_t first = 0; first < c->n_heads; first += GATES) {
+        uint32_t n = (uint32_t)size_min(GATES, c->n_heads - first);
+        float by[GATES];
+        j->loops->sigmoid(gates + first, n, by);
+        for (uint32_t h = 0; h < n; h++, x += c->dim)
+            for (uint32_t i = 0; i < c->dim; i++)
+                x[i] *= by[h];
     }
 }
 

@@ -32,6 +32,8 @@ struct loops {
     void (*unit)(const float *x, uint32_t n, float eps, float *out);
     /* Returns the sum of x[c]^2. */
     float (*squares)(const float *x, uint32_t n);
+    /* Returns the sum of x[c] * w[c]. */
+    float (*dot)(const float *x, const float *w, uint32_t n);
     /* out[c] = silu(gate[c]) * up[c] */
     void (*swiglu)(const float *gate, const float *up, uint32_t n, float *out);
     /* out[c] = gelu(gate[c]) * up[c], in the approximation by tanh */
@@ -46,6 +48,9 @@ struct loops {
     /* out[c] = min(silu(min(gate[c], top)), clamp) u, u = up[c] clamped to -clamp .. clamp */
     void (*swiglu_clamped)(const float *gate, const float *up, uint32_t n, float top, float clamp,
                            float *out);
+    /* out[c] = beta tanh(gate[c] / beta) sigmoid(gate[c]) u, u = linear tanh(up[c] / linear), or up[c] if
+     * linear is 0 */
+    void (*situ)(const float *gate, const float *up, uint32_t n, float beta, float linear, float *out);
     /* out[c] = sigmoid(x[c]) */
     void (*sigmoid)(const float *x, uint32_t n, float *out);
     /* out[c] = sqrt(log(1 + exp(x[c]))) */

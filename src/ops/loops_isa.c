@@ -19,15 +19,19 @@ extern const struct loops VEC_NAME(loops);
 
 enum { SUMS = 4 };
 
-static float sum_of_squares(const float *x, uint32_t n)
+static float dot_loop(const float *x, const float *w, uint32_t n)
 {
     struct vec acc[SUMS] = {vec_zero(), vec_zero(), vec_zero(), vec_zero()};
     for (uint32_t c = 0; c < n; c += VEC_LANES) {
-        struct vec v = vec_load_some(x + c, n - c);
         struct vec *to = &acc[c / VEC_LANES % SUMS];
-        *to = vec_fma(v, v, *to);
+        *to = vec_fma(vec_load_some(x + c, n - c), vec_load_some(w + c, n - c), *to);
     }
     return vec_sum(vec_add(vec_add(acc[0], acc[1]), vec_add(acc[2], acc[3])));
+}
+
+static float sum_of_squares(const float *x, uint32_t n)
+{
+    return dot_loop(x, x, n);
 }
 
 static void norm_loop(const float *x, const float *norm, uint32_t n, float eps, float *out)
@@ -106,6 +110,18 @@ static void swiglu_clamped_loop(const float *gate, const float *up, uint32_t n, 
         struct vec g = vec_min(most, math_silu(vec_min(highest, vec_load_some(gate + c, n - c))));
         struct vec u = vec_max(least, vec_min(most, vec_load_some(up + c, n - c)));
         vec_store_some(out + c, vec_mul(g, u), n - c);
+    }
+}
+
+static void situ_loop(const float *gate, const float *up, uint32_t n, float beta, float linear, float *out)
+{
+    const struct vec by = vec_set1(beta), of_up = vec_set1(linear);
+    for (uint32_t c = 0; c < n; c += VEC_LANES) {
+        struct vec g = vec_load_some(gate + c, n - c), u = vec_load_some(up + c, n - c);
+        struct vec v = vec_mul(vec_mul(by, math_tanh(vec_div(g, by))), math_sigmoid(g));
+        if (linear > 0)
+            u = vec_mul(of_up, math_tanh(vec_div(u, of_up)));
+        vec_store_some(out + c, vec_mul(v, u), n - c);
     }
 }
 
@@ -215,12 +231,14 @@ const struct loops VEC_NAME(loops) = {
     .norm = norm_loop,
     .unit = unit_loop,
     .squares = sum_of_squares,
+    .dot = dot_loop,
     .swiglu = swiglu_loop,
     .geglu = geglu_loop,
     .reglu = reglu_loop,
     .softcap = softcap_loop,
     .swiglu_limited = swiglu_limited_loop,
     .swiglu_clamped = swiglu_clamped_loop,
+    .situ = situ_loop,
     .root_softplus = root_softplus_loop,
     .sigmoid = sigmoid_loop,
     .exp_below = exp_below_loop,

@@ -9,6 +9,7 @@
 #include "base/format.h"
 #include "base/mem.h"
 #include "ops/experts/experts.h"
+#include "ops/gating.h"
 #include "ops/linear/linear.h"
 #include "ops/router/router.h"
 #include "selftest/kernel_test.h"
@@ -257,6 +258,7 @@ static void name_moe(const struct moe_case *m, char *text, size_t room)
              : c->biased                        ? " biased"
              : c->gating >= GATING_RELU         ? " without gates"
              : c->gating >= GATING_GELU         ? " GELU"
+             : c->gating >= GATING_SITU         ? " SiTU"
              : c->gating > 0                    ? " limited"
              : c->gating < -1e6f                ? " inputs clamped"
              : c->gating + c->shared_gating < 0 ? " clamped"
@@ -599,6 +601,23 @@ static void clamped_cases(struct kernel_test *l)
             moe_case(l, &shapes[i], shapes[i].format);
 }
 
+/* SiTU, with equal factors for the shared expert and without a bound of its up rows. */
+static void situ_cases(struct kernel_test *l)
+{
+    const float both = gating_situ(4, 25), gate = gating_situ(0.5f, 0);
+    const struct moe_shape shapes[] = {
+        {12, 3, 192, 64, 192, FORMAT_MXFP4, 1, .ungated = true, .gating = both, .shared_gating = both},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 2, .ungated = true, .gating = both, .shared_gating = gate,
+         .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {12, 3, 192, 64, 64, FORMAT_Q4, 40, .ungated = true, .gating = gate, .shared_gating = gate,
+         .makes_shared = true, .shared_up_format = FORMAT_Q4},
+        {12, 3, 192, 64, 0, FORMAT_MXFP4, 70, .ungated = true, .gating = both},
+    };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (kt_has_kernels(l) || !shapes[i].makes_shared)
+            moe_case(l, &shapes[i], shapes[i].format);
+}
+
 void selftest_experts_cases(struct kernel_test *l)
 {
     static const struct moe_shape shapes[] = {
@@ -629,6 +648,7 @@ void selftest_experts_cases(struct kernel_test *l)
     choosing_cases(l);
     biased_cases(l);
     part_cases(l);
+    situ_cases(l);
     clamped_cases(l);
     moe_format_cases(l);
     moe_block_cases(l);

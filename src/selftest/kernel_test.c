@@ -204,7 +204,10 @@ const char *kt_gating_name(float gating)
     if (gating == 0)
         return "";
     if (gating > 0)
-        return gating >= GATING_RELU ? ", ReLU" : gating >= GATING_GELU ? ", GELU" : ", limited";
+        return gating >= GATING_RELU   ? ", ReLU"
+               : gating >= GATING_GELU ? ", GELU"
+               : gating >= GATING_SITU ? ", SiTU"
+                                       : ", limited";
     return gating < -1e6f ? ", inputs clamped" : ", clamped";
 }
 

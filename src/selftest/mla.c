@@ -7,6 +7,7 @@
 #include "ops/linear/linear.h"
 #include "ops/mla/mla.h"
 #include "ops/add.h"
+#include "ops/gating.h"
 #include "ops/head_gate.h"
 #include "ops/swiglu.h"
 
@@ -331,6 +332,9 @@ void selftest_swiglu_cases(struct kernel_test *l)
     swiglu_case(l, 68, 2, 1.5f);
     swiglu_case(l, 68, 2, -1.5f);
     swiglu_case(l, 68, 2, -1.5f * GATING_INPUTS);
+    swiglu_case(l, 3072, 1, gating_situ(4, 25));
+    swiglu_case(l, 68, 3, gating_situ(0.5f, 0));
+    swiglu_case(l, 68, 3, gating_situ(2, 1.5f));
 }
 
 /* The gates are a part of longer rows. */
@@ -365,6 +369,7 @@ void selftest_head_gate_cases(struct kernel_test *l)
     head_gate_case(l, 1, 4, 1);
     head_gate_case(l, 3, 36, 5);
     head_gate_case(l, 32, 128, 2);
+    head_gate_case(l, 300, 1, 3);
 }
 
 static void add_case(struct kernel_test *l, uint32_t n, uint32_t every, bool sets)

@@ -590,7 +590,7 @@ static const struct {
     {"swiglu", selftest_swiglu_cases, false},
     {"head_gate", selftest_head_gate_cases, false},
     {"add", selftest_add_cases, false},
-    {"streams_begin streams_norm streams_low streams_mix streams_join streams_collapse",
+    {"streams_begin streams_norm streams_low streams_mix streams_join streams_collapse streams_attend",
      selftest_streams_cases, false},
     {"ngram_gate ngram_conv", selftest_ngram_cases, false},
     {"indexer_prepare indexer_scores indexer_choose", selftest_indexer_cases, false},

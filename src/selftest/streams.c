@@ -180,10 +180,10 @@ static void collapse_case(struct kernel_test *l, const struct streams_shape *c, 
 
 static void joined_cases(struct kernel_test *l)
 {
-    static const struct streams_shape shapes[] = {{1, 4, 1, 1e-6f, 1e-6f},
-                                                  {3, 1036, 4, 1e-5f, 1e-3f},
-                                                  {4, 4096, 20, 1e-5f, 1e-6f},
-                                                  {8, 68, 3, 1e-6f, 0}};
+    static const struct streams_shape shapes[] = {{1, 4, 1, 1e-6f, 1e-6f, false},
+                                                  {3, 1036, 4, 1e-5f, 1e-3f, false},
+                                                  {4, 4096, 20, 1e-5f, 1e-6f, false},
+                                                  {8, 68, 3, 1e-6f, 0, false}};
     static const uint32_t tokens[] = {1, 5, 2, 3};
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         join_case(l, &shapes[i], tokens[i], true, false);
@@ -191,6 +191,63 @@ static void joined_cases(struct kernel_test *l)
         collapse_case(l, &shapes[i], tokens[i], true, true);
         collapse_case(l, &shapes[i], tokens[i], i != 2, false);
     }
+}
+
+/* What a case of attention over blocks has. */
+struct attend {
+    uint32_t n_streams, hidden, n, n_kept, keep;
+    bool adds, sets, only_adds, normed;
+};
+
+static void attend_case(struct kernel_test *l, const struct attend *c)
+{
+    if (!kt_takes(l, l->is_rest))
+        return;
+    const struct streams_shape shape = {
+        .n_streams = c->n_streams, .hidden = c->hidden, .eps = 1e-5f, .attends = true};
+    uint64_t width = (uint64_t)c->n_streams * c->hidden, rows = (uint64_t)c->n * c->hidden;
+    struct test_buffer *x = kt_floats(l, c->n * width, -2, 2), *add = kt_floats(l, rows, -2, 2),
+                       *norm = kt_floats(l, c->hidden, 0.5f, 1.5f), *score = kt_floats(l, c->hidden, -1, 1),
+                       *dst = kt_bytes(l, NULL, 4 * rows);
+    for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
+        struct streams op;
+        if (streams_open(&op, l->side[s], &shape, &l->err) < 0)
+            break;
+        exec_begin(l->side[s]);
+        streams_attend_run(&op, l->side[s],
+                           &(struct streams_attend_call){.x = x->on[s].address,
+                                                         .add = c->adds ? add->on[s].address : 0,
+                                                         .norm = c->normed ? norm->on[s].address : 0,
+                                                         .score = score->on[s].address,
+                                                         .dst = c->only_adds ? 0 : dst->on[s].address,
+                                                         .n = c->n,
+                                                         .n_kept = c->n_kept,
+                                                         .keep = c->keep,
+                                                         .sets = c->sets});
+        kt_finish(l, s);
+    }
+    char text[96];
+    snprintf(text, sizeof text, "%u of %u streams of %u, %u token%s%s%s%s", c->n_kept + 1, c->n_streams,
+             c->hidden, c->n, c->n > 1 ? "s" : "",
+             c->sets   ? ", set"
+             : c->adds ? ", add"
+                       : "",
+             c->keep ? ", kept" : "",
+             c->only_adds ? ", no mix"
+             : c->normed  ? ""
+                          : ", no norm");
+    double error = fmax(kt_error(l, x, c->n * width), kt_error(l, dst, rows));
+    kt_report(l, "streams_attend", text, error, BOUND);
+}
+
+static void attend_cases(struct kernel_test *l)
+{
+    static const struct attend cases[] = {
+        {2, 4, 1, 0, 1, false, false, false, true},     {9, 7168, 1, 8, 0, true, false, false, true},
+        {3, 1036, 5, 1, 2, false, false, false, false}, {3, 1036, 3, 2, 0, true, true, false, true},
+        {4, 68, 7, 3, 0, true, false, true, false},     {32, 64, 2, 31, 0, true, false, false, true}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        attend_case(l, &cases[i]);
 }
 
 void selftest_streams_cases(struct kernel_test *l)
@@ -206,4 +263,5 @@ void selftest_streams_cases(struct kernel_test *l)
         mix_case(l, &shapes[i], tokens[i]);
     }
     joined_cases(l);
+    attend_cases(l);
 }

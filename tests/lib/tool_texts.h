@@ -24,6 +24,7 @@
 #define DSML32 "{%- set dsml_token = '" DSML "' -%}{{- '</' + dsml_token + 'function_calls>' -}}"
 #define DSML4  "{%- set dsml_token = '" DSML "' -%}{{- '</' + dsml_token + 'tool_calls>' -}}"
 #define NESTED "{%- set ns_token = ']<]minimax[>[' -%}{{ ns_token ~ '<tool_call>' }}{{ '<think>' }}"
+#define KIMI3  "{{- '<|open|>' + tag + '<|sep|>' }}{{- '<|end_of_msg|>' }}"
 
 static const char TOOLS[] =
     "[{\"type\": \"function\", \"function\": {\"name\": \"put\", \"parameters\": {\"type\": \"object\", "

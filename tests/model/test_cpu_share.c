@@ -126,7 +126,7 @@ static void logits_do_not_depend_on_the_cache(void **state)
 }
 
 /* Latents and groups of experts; biases; experts that read a latent; several residual streams and n-gram
- * rows; experts that ids name; norms after the parts. */
+ * rows; experts that ids name; norms after the parts; attention over blocks of layers. */
 static void nor_do_other_families(void **state)
 {
     (void)state;
@@ -138,7 +138,8 @@ static void nor_do_other_families(void **state)
     static const char *const dirs[] = {
         "tests/models/deepseek-odd/mlx",     "tests/models/families/gptoss-odd",
         "tests/models/families/nemo-latent", "tests/models/families/qw4-odd",
-        "tests/models/families/v4-odd",      "tests/models/families/gemma4-odd"};
+        "tests/models/families/v4-odd",      "tests/models/families/gemma4-odd",
+        "tests/models/families/k3-plain"};
     for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++)
         check_places(dirs[i], i % 2 ? 0.4f : 0.7f, places, sizeof places / sizeof *places);
 }

@@ -400,7 +400,8 @@ static void models_that_are_not_read_are_refused_by_name(void **state)
     expect_refused(
         &w, ERR_UNSUPPORTED,
         "general.architecture is llama4, expected qwen3moe, qwen3next, qwen35moe, qwen4exp, deepseek2, "
-        "deepseek32, glm-dsa, glm4moe, minimax-m2, gpt-oss, gemma4, kimi-linear, glm5-next, bailingmoe3, "
+        "deepseek32, glm-dsa, glm4moe, minimax-m2, gpt-oss, gemma4, kimi-linear, kimi-k3, glm5-next, "
+        "bailingmoe3, "
         "deepseek4, minimax-m3, step35, mimo2 or nemotron_h_moe");
     gguf_writer_text(&w, "general.architecture", "qwen3moe");
     expect_refused(&w, ERR_FORMAT, "tensor token_embd.weight is missing");

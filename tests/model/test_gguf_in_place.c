@@ -733,6 +733,29 @@ static void keys_that_decays_of_channels_need_are_named(void **state)
                            "tensor blk.0.ssm_f_q.weight: not one that Kimi-Linear has");
 }
 
+static void keys_that_blocks_of_layers_need_are_named(void **state)
+{
+    (void)state;
+    static const char kimi[] = MODELS "kimik3.gguf";
+    static const char *const keys[] = {"kda.head_dim",
+                                       "ssm.conv_kernel",
+                                       "attention.kv_lora_rank",
+                                       "expert_shared_count",
+                                       "rope.dimension_count",
+                                       "expert_weights_scale",
+                                       NULL};
+    expect_keys_needed(kimi, "kimi-k3", keys);
+    expect_renamed_refused(kimi, "kimi-k3.activation.situ_beta", "kimi-k3.activation.situ_bet?", ERR_FORMAT,
+                           "activation.situ_beta: expected a number");
+    /* Without the blocks, nothing reads their scores. */
+    expect_renamed_refused(kimi, "kimi-k3.attn_res.block_size", "kimi-k3.attn_res.block_siz?",
+                           ERR_UNSUPPORTED, "res_score.weight: nothing reads it");
+    expect_renamed_refused(kimi, "blk.0.ssm_g.weight", "blk.0.ssm_q.weight", ERR_UNSUPPORTED,
+                           "tensor blk.0.ssm_q.weight: not one that Kimi-K3 has");
+    expect_renamed_refused(kimi, "blk.1.ffn_res_score.weight", "blk.1.ffn_res_scora.weight", ERR_UNSUPPORTED,
+                           "tensor blk.1.ffn_res_scora.weight: not one that Kimi-K3 has");
+}
+
 static void keys_that_mamba_2_needs_are_named(void **state)
 {
     (void)state;
@@ -926,6 +949,7 @@ int main(void)
         cmocka_unit_test(experts_in_two_forms_are_refused_by_both_names),
         cmocka_unit_test(keys_that_streams_indexers_and_tables_need_are_named),
         cmocka_unit_test(keys_that_decays_of_channels_need_are_named),
+        cmocka_unit_test(keys_that_blocks_of_layers_need_are_named),
         cmocka_unit_test(keys_that_mamba_2_needs_are_named),
         cmocka_unit_test(keys_that_joined_streams_and_pools_need_are_named),
         cmocka_unit_test(indexers_and_tables_that_are_not_computed_are_refused),

@@ -647,13 +647,14 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
  * experts; latents of chosen positions; decays for each key channel, gates of heads, clamped activations;
  * compressed rows, experts of a table; streams with a doubly stochastic mix, an indexer of pooled keys;
  * blocks chosen for each key head, gates of heads with windows, values of another size than keys; Mamba-2 and
- * experts without gates, experts of a latent. The first ones have all of these. */
+ * experts without gates, experts of a latent; attention over blocks of layers, gates of channels, SiTU. The
+ * first ones have all of these. */
 static const char *const published[] = {
-    "qw4-odd",       "gemma4-odd", "glm5-odd",     "kimilin-odd", "ling-flash", "v4-odd",
-    "glm53f-odd",    "m3-odd",     "step-plain",   "mimo-odd",    "nemo-odd",   "nemo-latent",
-    "qw4-plain",     "dsv32",      "gemma4-plain", "glm5-plain",  "ling-tiny",  "ling-odd",
-    "kimilin-plain", "v4-plain",   "glm53f-plain", "mimo-plain",  "nemo-plain"};
-enum { N_PUBLISHED = sizeof published / sizeof *published, N_SHOWN_PUBLISHED = 12 };
+    "k3-plain",   "qw4-odd",      "gemma4-odd",   "glm5-odd",   "kimilin-odd", "ling-flash", "v4-odd",
+    "glm53f-odd", "m3-odd",       "step-plain",   "mimo-odd",   "nemo-odd",    "k3-odd",     "nemo-latent",
+    "qw4-plain",  "dsv32",        "gemma4-plain", "glm5-plain", "ling-tiny",   "ling-odd",   "kimilin-plain",
+    "v4-plain",   "glm53f-plain", "mimo-plain",   "nemo-plain"};
+enum { N_PUBLISHED = sizeof published / sizeof *published, N_SHOWN_PUBLISHED = 14 };
 
 static void published_families_agree(void **state)
 {
@@ -675,6 +676,7 @@ static void published_families_agree_in_other_forms(void **state)
     static const char *const names[][2] = {
         {"families/kimilin-mlx", "kimilin-plain"}, {"families/ling-mlx", "ling-tiny"},
         {"families/nemo-mlx", "nemo-plain"},       {"gguf/nemotronh.gguf", "nemo-plain"},
+        {"families/k3-mlx", "k3-plain"},           {"gguf/kimik3.gguf", "k3-plain"},
         {"gguf/kimilinear.gguf", "kimilin-plain"}, {"gguf/bailingmoe3.gguf", "ling-flash"},
         {"gguf/glm5next.gguf", "glm53f-two"}};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
@@ -717,7 +719,7 @@ static void published_checkpoints_agree_as_they_lie(void **state)
 {
     (void)state;
     run_each("families", published, N_PUBLISHED, run_as_published);
-    run_each("families", published, N_PUBLISHED, run_as_float16);
+    run_each("families", published + 1, N_PUBLISHED - 1, run_as_float16); /* the first one is packed */
     run_as_published("tests/models/gptoss/mxfp4", "tests/models/gptoss/golden.safetensors");
     run_as_published("tests/models/sources/kimi/hf", "tests/models/sources/kimi/golden.safetensors");
 }
@@ -854,6 +856,7 @@ static void shared_models_agree(void **state)
          false},
         {"tests/models/families/qw4-odd", "tests/models/families/qw4-odd.golden.safetensors", 0.3f, false},
         {"tests/models/families/v4-odd", "tests/models/families/v4-odd.golden.safetensors", 0.5f, false},
+        {"tests/models/families/k3-plain", "tests/models/families/k3-plain.golden.safetensors", 0.5f, false},
     };
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         run_split(models[i].dir, models[i].golden, 0, models[i].share, models[i].is_little);

@@ -229,6 +229,7 @@ FAMILY(latents_with_an_indexer, "families/dsv32")
 FAMILY(a_decay_for_each_channel, "families/kimilin-odd")
 FAMILY(mamba_2, "families/nemo-odd")
 FAMILY(experts_of_a_latent, "families/nemo-latent")
+FAMILY(attention_over_blocks_of_layers, "families/k3-plain")
 FAMILY(streams_ngrams_and_an_indexer, "families/qw4-odd")
 FAMILY(compressed_rows, "families/v4-odd")
 FAMILY(heads_by_layer, "families/gemma4-odd")
@@ -243,6 +244,7 @@ int main(void)
         cmocka_unit_test(a_decay_for_each_channel),
         cmocka_unit_test(mamba_2),
         cmocka_unit_test(experts_of_a_latent),
+        cmocka_unit_test(attention_over_blocks_of_layers),
         cmocka_unit_test(streams_ngrams_and_an_indexer),
         cmocka_unit_test(compressed_rows),
         cmocka_unit_test(heads_by_layer),

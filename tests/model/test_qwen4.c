@@ -19,7 +19,7 @@
 #include "sequence.h"
 #include "tmp_tree.h"
 
-enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 15 };
+enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 16 };
 #define QWEN4 "tests/models/families/qw4-plain"
 #define GLM5  "tests/models/families/glm5-plain"
 static const struct {
@@ -41,6 +41,7 @@ static const struct {
     {"tests/models/families/mimo-odd", false},
     {"tests/models/families/nemo-odd", false},
     {"tests/models/families/nemo-latent", false},
+    {"tests/models/families/k3-plain", true},
 };
 static const char *models[N_MODELS];
 static char *tmp;

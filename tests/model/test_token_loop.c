@@ -184,6 +184,13 @@ static void qwen_odd_resident_decodes_without_allocation(void **state)
     allocates_nothing(&(struct moeflux_options){.dir = ODD}, "resident");
 }
 
+/* Attention over blocks of layers, and experts of a latent. */
+static void k3_odd_decodes_without_allocation(void **state)
+{
+    (void)state;
+    allocates_nothing(&(struct moeflux_options){.dir = "tests/models/families/k3-odd"}, "blocks of layers");
+}
+
 static void qwen_odd_steps_take_no_allocation(void **state)
 {
     (void)state;
@@ -266,6 +273,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(qwen_odd_allocations_are_seen),
         cmocka_unit_test(qwen_odd_resident_decodes_without_allocation),
+        cmocka_unit_test(k3_odd_decodes_without_allocation),
         cmocka_unit_test(qwen_odd_steps_take_no_allocation),
         cmocka_unit_test(qwen_odd_streaming_decodes_without_allocation),
         cmocka_unit_test(direct_reads_decode_without_allocation),

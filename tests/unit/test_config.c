@@ -768,7 +768,7 @@ static const struct refusal refusals[] = {
      "qwen4_exp, qwen4_exp_text, qwen3_8_flash_next_text, gemma4, gemma4_text, glm_moe_dsa, deepseek_v32, "
      "kimi_linear, bailing_hybrid, deepseek_v4, glm5_next, glm5_next_text, minimax_m3_vl, "
      "minimax_m3_vl_text, "
-     "step3p5, step3p7, mimo_v2_flash or nemotron_h"},
+     "step3p5, step3p7, mimo_v2_flash, nemotron_h or kimi_k3"},
     {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
     {GPT_OSS, "layer_types", "[\"sliding_attention\", \"linear_attention\", \"full_attention\"]",
      ERR_UNSUPPORTED, "layer_types[1] is linear_attention, expected sliding_attention or full_attention"},

@@ -186,6 +186,8 @@ static void other_families_have_the_same_bits_however_they_run(void **state)
     agree("tests/models/families/mimo-odd", "model-mimo-odd", 3, MOEFLUX_KV_TYPE_F32);
     agree("tests/models/families/nemo-odd", "model-nemo-odd", 3, MOEFLUX_KV_TYPE_F32);
     agree("tests/models/families/nemo-latent", "model-nemo-latent", 3, MOEFLUX_KV_TYPE_F32);
+    agree("tests/models/families/k3-plain", "model-k3-plain", 3, MOEFLUX_KV_TYPE_F32);
+    agree("tests/models/families/k3-odd", "model-k3-odd", 2, MOEFLUX_KV_TYPE_F32);
 }
 
 static void tiny_has_the_same_bits_however_it_runs(void **state)

@@ -66,12 +66,12 @@ static void each_family_with_a_key_of_its_own_is_found(void **state)
 static void no_configuration_is_taken_for_another_familys(void **state)
 {
     static const char *const models[] = {
-        "dsv32",         "glm-odd",       "glm5-mlx",    "glm5-odd",      "glm5-plain",  "glmlite-odd",
-        "glmlite-plain", "gptoss-odd",    "kimi-odd",    "kimi-plain",    "kimi25-odd",  "kimilin-mlx",
-        "kimilin-odd",   "kimilin-plain", "ling-flash",  "ling-mlx",      "ling-odd",    "ling-tiny",
-        "m3-odd",        "mimo-odd",      "minimax-odd", "minimax-plain", "nemo-latent", "nemo-mlx",
-        "nemo-odd",      "next-odd",      "next-plain",  "qw4-mlx",       "qw4-odd",     "step-odd",
-        "v4-odd",        "v4-plain"};
+        "dsv32",         "glm-odd",     "glm5-mlx",    "glm5-odd",    "glm5-plain",    "glmlite-odd",
+        "glmlite-plain", "gptoss-odd",  "k3-mlx",      "k3-odd",      "k3-plain",      "kimi-odd",
+        "kimi-plain",    "kimi25-odd",  "kimilin-mlx", "kimilin-odd", "kimilin-plain", "ling-flash",
+        "ling-mlx",      "ling-odd",    "ling-tiny",   "m3-odd",      "mimo-odd",      "minimax-odd",
+        "minimax-plain", "nemo-latent", "nemo-mlx",    "nemo-odd",    "next-odd",      "next-plain",
+        "qw4-mlx",       "qw4-odd",     "step-odd",    "v4-odd",      "v4-plain"};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char path[128];

@@ -243,7 +243,8 @@ static void add_agrees_with_its_reference(void **state)
 static void streams_agree_with_their_reference(void **state)
 {
     (void)state;
-    CHECK("streams_begin", "streams_norm", "streams_low", "streams_mix", "streams_join", "streams_collapse");
+    CHECK("streams_begin", "streams_norm", "streams_low", "streams_mix", "streams_join", "streams_collapse",
+          "streams_attend");
 }
 
 static void ngram_agrees_with_its_reference(void **state)

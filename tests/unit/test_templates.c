@@ -112,15 +112,19 @@ static void renderings_are_those_of_jinja2(void **state)
 
 static void a_familys_own_template_renders_as_the_published_one(void **state)
 {
-    static const char published[] = "deepseek-ai-DeepSeek-V4.jinja";
-    const struct chat_family *own = chat_family_find("deepseek-v4");
+    static const char *const published[][2] = {{"deepseek-ai-DeepSeek-V4.jinja", "deepseek-v4"},
+                                               {"Kimi-K3.jinja", "kimi-k3"}};
     json_t *root = json_load_file("tests/data/templates.json", 0, NULL);
-    const json_t *entry = json_object_get(json_object_get(root, "templates"), published);
     (void)state;
-    assert_true(own && json_is_array(entry));
-    assert_int_equal(check_template(own->name, own->text, strlen(own->text), root,
-                                    (struct wanted){.hashes = json_string_value(json_array_get(entry, 1))}),
-                     0);
+    for (int i = 0; i < 2; i++) {
+        const struct chat_family *own = chat_family_find(published[i][1]);
+        const json_t *entry = json_object_get(json_object_get(root, "templates"), published[i][0]);
+        assert_true(own && json_is_array(entry));
+        assert_int_equal(
+            check_template(own->name, own->text, strlen(own->text), root,
+                           (struct wanted){.hashes = json_string_value(json_array_get(entry, 1))}),
+            0);
+    }
     json_decref(root);
 }
 

@@ -224,6 +224,27 @@ static void calls_of_minimax_are_found(void **state)
     expect(MINIMAX, "<invoke name=\"\"></invoke>", "<invoke name=\"\"></invoke>");
 }
 
+#define K3(name, rest)                                                                                       \
+    "<|open|>tools<|sep|><|open|>call tool=\"" name "\" index=\"1\"<|sep|>" rest                             \
+    "<|close|>call<|sep|><|close|>tools<|sep|>"
+#define K3_VALUE(key, type, value)                                                                           \
+    "<|open|>argument key=\"" key "\" type=\"" type "\"<|sep|>" value "<|close|>argument<|sep|>"
+
+static void calls_of_kimi_k3_are_found(void **state)
+{
+    (void)state;
+    expect(KIMI3, "I look." K3("put", K3_VALUE("path", "string", "a <b>\n12") K3_VALUE("n", "number", "12")),
+           "I look.[put|{\"path\": \"a <b>\\n12\", \"n\": 12}]");
+    /* The type is that of the value, whatever the schema says. */
+    expect(KIMI3, K3("put", K3_VALUE("n", "string", "12") K3_VALUE("deep", "object", "{\"a\": [1]}")),
+           "[put|{\"n\": \"12\", \"deep\": {\"a\": [1]}}]");
+    expect(KIMI3, K3("now", ""), "[now|{}]");
+    expect(KIMI3, K3("a&amp;b", K3_VALUE("&amp;quot;", "null", "null")), "[a&b|{\"&quot;\": null}]");
+    expect(KIMI3, "<|open|>tools<|sep|>nothing", "<|open|>tools<|sep|>nothing");
+    expect(KIMI3, "<|open|>call tool=\"put\" index=\"1\"<|sep|><|open|>argument key=\"path\"<|sep|>1",
+           "[put|{\"path\": \"1~");
+}
+
 #define M        "]<]minimax[>["
 #define CALLS(x) M "<tool_call>\n" x "\n" M "</tool_call>"
 #define CALL(x)  CALLS(M "<invoke name=\"put\">" x M "</invoke>")
@@ -586,6 +607,7 @@ int main(void)
         cmocka_unit_test(calls_of_kimi_k2_are_found),
         cmocka_unit_test(calls_of_glm_are_found),
         cmocka_unit_test(calls_of_minimax_are_found),
+        cmocka_unit_test(calls_of_kimi_k3_are_found),
         cmocka_unit_test(calls_of_minimax_m3_are_found),
         cmocka_unit_test(what_is_no_call_of_minimax_m3_is_text),
         cmocka_unit_test(calls_in_dsml_are_found),

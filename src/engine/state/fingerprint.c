@@ -100,6 +100,17 @@ static void add_channels(XXH3_state_t *h, const struct config *c)
     add(h, &d->lower, sizeof d->lower);
 }
 
+/* Adds what models with SiTU have. */
+static void add_situ(XXH3_state_t *h, const struct config *c)
+{
+    const float factors[] = {c->situ_beta, c->situ_linear};
+    const uint32_t options[] = {c->streams.block, c->latent_normed,
+                                config_first(c, PART_DELTA_NET)->delta.z_full,
+                                config_first(c, PART_LATENT)->latent.gates_channels};
+    add(h, factors, sizeof factors);
+    add(h, options, sizeof options);
+}
+
 /* Adds the layers whose experts' activations are clamped. */
 static void add_clamps(XXH3_state_t *h, const struct config *c)
 {
@@ -213,6 +224,8 @@ static void add_layers(XXH3_state_t *h, const struct config *c)
         add_channels(h, c);
     if (c->swiglu_limit > 0)
         add(h, &c->swiglu_limit, sizeof c->swiglu_limit);
+    if (c->situ_beta > 0)
+        add_situ(h, c);
     add_clamps(h, c);
     add_token_index(h, &config_first(c, PART_LATENT)->latent.index);
     add_kinds(h, c);

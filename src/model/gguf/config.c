@@ -487,6 +487,45 @@ static void put_layers_by_heads(struct making *m)
     free(list);
 }
 
+/* Returns whether a layer of the file has this matrix or vector. */
+static bool any_layer_has(const struct making *m, const char *part)
+{
+    bool has = false;
+    for (uint64_t i = 0; i < m->n_layers && !has; i++) {
+        char name[MAKING_NAME];
+        snprintf(name, sizeof name, "blk.%" PRIu64 ".%s.weight", i, part);
+        has = making_has_tensor(m, name);
+    }
+    return has;
+}
+
+/* Puts Kimi-K3's object of the delta net. */
+static void put_delta_object(struct making *m)
+{
+    static const char key[] = "attention.head_count_kv";
+    const struct gguf_value *v = making_find(m, key), *bound = making_find(m, "kda.gate_lower_bound");
+    uint64_t n = m->n_layers, *list, heads = making_whole(m, "attention.head_count", -1),
+             dim = making_whole(m, "kda.head_dim", -1), taps = making_whole(m, "ssm.conv_kernel", -1);
+    double lower = 0;
+    if (m->rc == 0 && (!v || !v->is_list || v->n < n))
+        making_fail_key(m, key, "expected a number for each layer");
+    if (m->rc == 0 && bound && !gguf_real(bound, &lower))
+        making_fail_key(m, "kda.gate_lower_bound", "expected a number");
+    if (m->rc < 0 || (m->rc = gguf_u64_list(m->g, v, &list, m->e)) < 0)
+        return;
+    json_t *full = json_array(), *delta = json_array();
+    for (uint64_t i = 0; i < n; i++)
+        json_array_append_new(list[i] ? full : delta, json_integer((json_int_t)i + 1));
+    free(list);
+    json_t *object =
+        json_pack("{s:I, s:I, s:I, s:o, s:o, s:b}", "num_heads", (json_int_t)heads, "head_dim",
+                  (json_int_t)dim, "short_conv_kernel_size", (json_int_t)taps, "kda_layers", delta,
+                  "full_attn_layers", full, "use_full_rank_gate", any_layer_has(m, "ssm_g"));
+    if (bound)
+        json_object_set_new(object, "gate_lower_bound", json_real(lower));
+    making_put(m, "linear_attn_config", object);
+}
+
 /* llama.cpp always makes the weights of a token's experts sum to 1 here; files have no key for it. */
 static void put_kimi_linear(struct making *m)
 {
@@ -503,6 +542,44 @@ static void put_kimi_linear(struct making *m)
     making_put_pairs(m, delta);
     making_put(m, "norm_topk_prob", json_true());
     put_layers_by_heads(m);
+}
+
+/* ---- Kimi-K3 ---- */
+
+/* Puts a factor of SiTU; llama.cpp takes 0 and less for none. */
+static void put_factor(struct making *m, const char *ours, const char *theirs)
+{
+    const struct gguf_value *v = making_find(m, theirs);
+    double factor = 0;
+    if (m->rc == 0 && (!v || !gguf_real(v, &factor)))
+        making_fail_key(m, theirs, "expected a number");
+    making_put(m, ours, factor > 0 ? json_real(factor) : json_null());
+}
+
+/* Files say what their tensors have by these alone: a gate of attention, a norm of latents, a full matrix of
+ * output gates. */
+static void put_kimi_k3(struct making *m)
+{
+    static const struct making_pair keys[] = {
+        {"n_shared_experts", "expert_shared_count", WHOLE},
+        {"first_k_dense_replace", "leading_dense_block_count", WHOLE_MAY},
+        {"routed_scaling_factor", "expert_weights_scale", REAL},
+        {"routed_expert_hidden_size", "expert_latent_length", WHOLE_MAY},
+        {0},
+    };
+    put_deepseek2(m);
+    making_put_pairs(m, keys);
+    if (!making_has(m, "leading_dense_block_count"))
+        making_put_whole(m, "first_k_dense_replace", 0);
+    uint64_t block = making_whole(m, "attn_res.block_size", 0);
+    if (block > 0)
+        making_put_whole(m, "attn_res_block_size", block);
+    put_factor(m, "activation_situ_beta", "activation.situ_beta");
+    put_factor(m, "activation_situ_linear_beta", "activation.situ_linear_beta");
+    put_delta_object(m);
+    making_put(m, "hidden_act", json_string("situ"));
+    making_put(m, "mla_use_output_gate", json_boolean(any_layer_has(m, "attn_gate")));
+    making_put(m, "latent_moe_use_norm", json_boolean(any_layer_has(m, "ffn_routed_norm")));
 }
 
 static void put_bailingmoe3(struct making *m)
@@ -632,6 +709,7 @@ static const struct {
     {"gpt-oss", NULL, "gpt_oss", put_gpt_oss},
     {"gemma4", NULL, "gemma4_text", config_gqa_put_gemma4},
     {"kimi-linear", NULL, "kimi_linear", put_kimi_linear},
+    {"kimi-k3", NULL, "kimi_k3", put_kimi_k3},
     {"glm5-next", NULL, "glm5_next_text", put_glm5_next},
     {"bailingmoe3", NULL, "bailing_hybrid", put_bailingmoe3},
     {"deepseek4", NULL, "deepseek_v4", put_deepseek4},

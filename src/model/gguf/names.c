@@ -19,6 +19,7 @@ static const struct name whole[] = {
     {"token_embd.weight", "model.embed_tokens.weight"},
     {"output_norm.weight", "model.norm.weight"},
     {"output.weight", "lm_head.weight"},
+    {"output_res_score.weight", "model.output_attn_res_proj.weight"},
     {"output_hc_norm.weight", MIXER "hc_norm.weight"},
     {"output_hc_down.weight", MIXER "input_mix_weight_down.weight"},
     {"output_hc_up.weight", MIXER "input_mix_weight_up.weight"},
@@ -89,6 +90,11 @@ static const struct name in_layer[] = {
     {"hc_ffn_fn.weight", "hc_ffn.fn.weight"},
     {"hc_ffn_base.weight", "hc_ffn.base"},
     {"hc_ffn_scale.weight", "hc_ffn.scale"},
+    {"attn_res_score.weight", "self_attention_res_proj.weight"},
+    {"ffn_res_score.weight", "mlp_res_proj.weight"},
+    {"ffn_routed_down.weight", "mlp.fc1_latent_proj.weight"},
+    {"ffn_routed_up.weight", "mlp.fc2_latent_proj.weight"},
+    {"ffn_routed_norm.weight", "mlp.routed_expert_norm.weight"},
     {"indexer.q_proj.weight", "self_attn.indexer.index_q_proj.weight"},
     {"indexer.k_proj.weight", "self_attn.indexer.index_k_proj.weight"},
     {"indexer.q_norm.weight", "self_attn.indexer.q_layernorm.weight"},
@@ -148,6 +154,12 @@ static const struct name low_gates[] = {
     {"ssm_f_b.weight", "self_attn.f_b_proj.weight"},
     {"ssm_g_a.weight", "self_attn.g_a_proj.weight"},
     {"ssm_g_b.weight", "self_attn.g_b_proj.weight"},
+};
+/* Only the decays' gate has a low rank. */
+static const struct name low_decays[] = {
+    {"ssm_f_a.weight", "self_attn.f_a_proj.weight"},
+    {"ssm_f_b.weight", "self_attn.f_b_proj.weight"},
+    {"ssm_g.weight", "self_attn.g_proj.weight"},
 };
 static const struct name full_gates[] = {
     {"ssm_f_a.weight", "self_attn.f_proj.weight"},
@@ -228,7 +240,9 @@ static void tables_of(const struct config *c, uint32_t layer, struct names out[L
     if (mixer->kind != PART_DELTA_NET || !mixer->delta.by_channel)
         return;
     out[0] = NAMES(kimi_delta);
-    if (mixer->delta.gate_rank)
+    if (mixer->delta.z_full)
+        out[1] = NAMES(low_decays);
+    else if (mixer->delta.gate_rank)
         out[1] = NAMES(low_gates);
     else
         out[1] = NAMES(full_gates);

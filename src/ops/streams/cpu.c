@@ -16,7 +16,9 @@ struct job {
     const struct loops *loops;
     const void *call;
     uint32_t pieces;
-    float *weights; /* PIECE floats a thread; join: STREAMS_PIECE a stream; collapse: n_streams a token */
+    /* PIECE floats a thread; join: STREAMS_PIECE a stream; collapse: n_streams a token; attend: [hidden], the
+     * same for all tokens */
+    float *weights;
 };
 
 static void norm_stream(void *ctx, uint32_t i, uint32_t thread)
@@ -234,5 +236,52 @@ int streams_collapse_cpu(const void *self, const void *what, struct host *h)
         team_for(h->team, c->n, weigh_token, &j);
     if (j.weights)
         team_for(h->team, c->n * j.pieces, collapse_piece, &j);
+    return host_error(h);
+}
+
+/* Returns the logit of a stream with weights w. */
+static float attend_logit(const struct loops *l, const float *x, const float *w, uint32_t n, float eps)
+{
+    return l->dot(x, w, n) / sqrtf(l->squares(x, n) / (float)n + eps);
+}
+
+static void attend_token(void *ctx, uint32_t t, uint32_t thread)
+{
+    const struct job *j = ctx;
+    const struct streams_shape *s = j->shape;
+    const struct streams_attend_call *c = j->call;
+    float *x = host_floats_mut(c->x) + (uint64_t)t * s->n_streams * s->hidden, all = 0, top = -INFINITY,
+          logits[STREAMS_MOST_ATTENDED];
+    if (c->add && c->sets)
+        memcpy(x, host_floats(c->add) + (uint64_t)t * s->hidden, s->hidden * sizeof *x);
+    else if (c->add)
+        j->loops->add_scaled(x, host_floats(c->add) + (uint64_t)t * s->hidden, 1, s->hidden);
+    (void)thread;
+    if (!c->dst)
+        return;
+    for (uint32_t i = 0; i <= c->n_kept; i++) {
+        logits[i] = attend_logit(j->loops, x + (uint64_t)i * s->hidden, j->weights, s->hidden, s->eps);
+        top = fmaxf(top, logits[i]);
+    }
+    j->loops->exp_below(logits, c->n_kept + 1, top, logits);
+    for (uint32_t i = 0; i <= c->n_kept; i++)
+        all += logits[i];
+    float *dst = host_floats_mut(c->dst) + (uint64_t)t * s->hidden;
+    memset(dst, 0, s->hidden * sizeof *dst);
+    for (uint32_t i = 0; i <= c->n_kept; i++)
+        j->loops->add_scaled(dst, x + (uint64_t)i * s->hidden, logits[i] / all, s->hidden);
+    if (c->keep)
+        memcpy(x + (uint64_t)c->keep * s->hidden, x, s->hidden * sizeof *x);
+}
+
+int streams_attend_cpu(const void *self, const void *what, struct host *h)
+{
+    const struct streams_attend_call *c = what;
+    struct job j = {.shape = &((const struct streams *)self)->shape, .loops = loops_of(h), .call = what};
+    j.weights = host_scratch(h, j.shape->hidden, sizeof *j.weights);
+    for (uint32_t k = 0; j.weights && c->dst && k < j.shape->hidden; k++)
+        j.weights[k] = host_floats(c->score)[k] * (c->norm ? host_floats(c->norm)[k] : 1);
+    if (j.weights)
+        team_for(h->team, c->n, attend_token, &j);
     return host_error(h);
 }

@@ -166,3 +166,51 @@ int streams_collapse_ref(const void *self, const void *what, struct host *h)
     }
     return host_error(h);
 }
+
+/* Returns the logit of a stream. */
+static double ref_logit(const struct streams_shape *s, const struct streams_attend_call *c, const float *x)
+{
+    double sum = 0, squares = 0;
+    for (uint32_t k = 0; k < s->hidden; k++) {
+        double w = (double)host_floats(c->score)[k] * (c->norm ? (double)host_floats(c->norm)[k] : 1);
+        sum += (double)x[k] * w;
+        squares += (double)x[k] * (double)x[k];
+    }
+    return sum / sqrt(squares / s->hidden + (double)s->eps);
+}
+
+/* Mixes the streams x of a token into dst. weights: room for n_kept + 1. */
+static void ref_attend(const struct streams_shape *s, const struct streams_attend_call *c, const float *x,
+                       double *weights, float *dst)
+{
+    double top = -INFINITY, all = 0;
+    for (uint32_t i = 0; i <= c->n_kept; i++) {
+        weights[i] = ref_logit(s, c, x + (uint64_t)i * s->hidden);
+        top = fmax(top, weights[i]);
+    }
+    for (uint32_t i = 0; i <= c->n_kept; i++)
+        all += weights[i] = exp(weights[i] - top);
+    for (uint32_t k = 0; k < s->hidden; k++) {
+        double sum = 0;
+        for (uint32_t i = 0; i <= c->n_kept; i++)
+            sum += weights[i] / all * (double)x[(uint64_t)i * s->hidden + k];
+        dst[k] = (float)sum;
+    }
+}
+
+int streams_attend_ref(const void *self, const void *what, struct host *h)
+{
+    const struct streams_shape *s = &((const struct streams *)self)->shape;
+    const struct streams_attend_call *c = what;
+    double *weights = host_scratch(h, s->n_streams, sizeof *weights);
+    for (uint64_t t = 0; weights && t < c->n; t++) {
+        float *x = host_floats_mut(c->x) + t * s->n_streams * s->hidden;
+        for (uint32_t k = 0; c->add && k < s->hidden; k++)
+            x[k] = (c->sets ? 0 : x[k]) + host_floats(c->add)[t * s->hidden + k];
+        if (c->dst)
+            ref_attend(s, c, x, weights, host_floats_mut(c->dst) + t * s->hidden);
+        for (uint32_t k = 0; c->keep && k < s->hidden; k++)
+            x[(uint64_t)c->keep * s->hidden + k] = x[k];
+    }
+    return host_error(h);
+}

@@ -1,5 +1,6 @@
 #include "ops/streams/streams.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "args.h"
@@ -31,6 +32,10 @@ static const struct op collapse_op = {.name = "streams_collapse",
                                       .vulkan = streams_collapse_vulkan,
                                       .cpu = streams_collapse_cpu,
                                       .reference = streams_collapse_ref};
+static const struct op attend_op = {.name = "streams_attend",
+                                    .vulkan = streams_attend_vulkan,
+                                    .cpu = streams_attend_cpu,
+                                    .reference = streams_attend_ref};
 
 int streams_open(struct streams *op, struct exec *x, const struct streams_shape *s, struct moeflux_err *e)
 {
@@ -42,6 +47,9 @@ int streams_open(struct streams *op, struct exec *x, const struct streams_shape 
         return err_set(e, ERR_UNSUPPORTED,
                        "residual: %u streams in a doubly stochastic mix, expected up to %d", s->n_streams,
                        STREAMS_MOST_JOINED);
+    if (s->attends && s->n_streams > STREAMS_MOST_ATTENDED)
+        return err_set(e, ERR_UNSUPPORTED, "residual: %u streams in attention over blocks, expected up to %d",
+                       s->n_streams, STREAMS_MOST_ATTENDED);
     return exec_get_caps(x).is_host ? 0 : streams_vulkan_open(op, x, e);
 }
 
@@ -73,6 +81,12 @@ void streams_join_run(const struct streams *op, struct exec *x, const struct str
 void streams_collapse_run(const struct streams *op, struct exec *x, const struct streams_collapse_call *call)
 {
     exec_op(x, &collapse_op, op, call);
+}
+
+void streams_attend_run(const struct streams *op, struct exec *x, const struct streams_attend_call *call)
+{
+    assert(call->n_kept < op->shape.n_streams && call->keep < op->shape.n_streams);
+    exec_op(x, &attend_op, op, call);
 }
 
 uint32_t streams_n_squares(uint32_t hidden)

@@ -20,7 +20,14 @@
  *                       + floor (Sinkhorn and Knopp)
  *              dst = sum_s pre_s x_s
  *   The mean is over all S H numbers. Without a join after it (before the head) `low` is a alone; without
- *   `low` every stream weighs 1 / S. */
+ *   `low` every stream weighs 1 / S.
+ *
+ * Attention over blocks of layers (Kimi-K3's attention residuals). The first stream is the sum of the current
+ * block, the others are the sums of blocks before it:
+ *   attend:  x_0 += add, or with `sets` x_0 = add                            only if there is `add`
+ *            l_s = sum_c(x_s norm score) / sqrt(mean_c(x_s^2) + eps)         s = 0 .. n_kept
+ *            dst = sum_s x_s exp(l_s) / sum_s exp(l_s)                       only if there is `dst`
+ *            x_keep = x_0                                                    only if there is `keep`, too */
 #ifndef MOEFLUX_OPS_STREAMS_STREAMS_H
 #define MOEFLUX_OPS_STREAMS_STREAMS_H
 
@@ -30,14 +37,16 @@
 #include "exec/kernel.h"
 #include "exec/op.h"
 
-/* Most streams of a doubly stochastic mix: one lane has its matrix. */
-enum { STREAMS_MOST_JOINED = 8 };
+/* Most streams of a doubly stochastic mix: one lane has its matrix. Most streams of attention over blocks:
+ * their sums are in shared memory. */
+enum { STREAMS_MOST_JOINED = 8, STREAMS_MOST_ATTENDED = 32 };
 
 struct streams_shape {
     uint32_t n_streams, hidden; /* hidden is a multiple of 4 */
-    uint32_t iterations;        /* Sinkhorn's, at least 1; 0: the mix is low-rank */
+    uint32_t iterations;        /* Sinkhorn's, at least 1; 0: the mix is another one */
     float eps;
-    float floor; /* unused if the mix is low-rank */
+    float floor;  /* unused in other mixes than the doubly stochastic one */
+    bool attends; /* attention over blocks, else without iterations low-rank */
 };
 
 struct streams {
@@ -46,6 +55,7 @@ struct streams {
         struct kernel begin;
         struct kernel norm, low, mix; /* low rank */
         struct kernel join, collapse; /* doubly stochastic */
+        struct kernel attend;         /* attention over blocks */
         uint32_t workgroup;
     } gpu;
 };
@@ -96,7 +106,19 @@ struct streams_collapse_call {
     bool joins; /* a join follows */
 };
 
-/* ERR_UNSUPPORTED: no streams, hidden is not a multiple of 4, or more than STREAMS_MOST_JOINED. */
+struct streams_attend_call {
+    uint64_t x;         /* f32 [n][n_streams][hidden], in place */
+    uint64_t add;       /* f32 [n][hidden]; 0: none */
+    uint64_t norm;      /* f32 [hidden]; 0: all 1 */
+    uint64_t score;     /* f32 [hidden] */
+    uint64_t dst;       /* f32 [n][hidden]; 0: only `add` is added, and norm and score are unused */
+    uint32_t n, n_kept; /* n_kept: streams that are mixed with the first one, below n_streams */
+    uint32_t keep;      /* the stream that the first one is copied to, more than n_kept; 0: none */
+    bool sets;          /* `add` replaces the first stream; there is `dst` */
+};
+
+/* ERR_UNSUPPORTED: no streams, hidden is not a multiple of 4, or more than STREAMS_MOST_JOINED or
+ * STREAMS_MOST_ATTENDED. */
 int streams_open(struct streams *op, struct exec *x, const struct streams_shape *shape,
                  struct moeflux_err *e);
 /* Returns a token's sums of squares, and the numbers of its product `low`. */
@@ -111,6 +133,7 @@ void streams_low_run(const struct streams *op, struct exec *x, const struct stre
 void streams_mix_run(const struct streams *op, struct exec *x, const struct streams_mix_call *call);
 void streams_join_run(const struct streams *op, struct exec *x, const struct streams_join_call *call);
 void streams_collapse_run(const struct streams *op, struct exec *x, const struct streams_collapse_call *call);
+void streams_attend_run(const struct streams *op, struct exec *x, const struct streams_attend_call *call);
 
 /* The implementations. */
 int streams_vulkan_open(struct streams *op, struct exec *x, struct moeflux_err *e);
@@ -120,8 +143,9 @@ void streams_low_vulkan(const void *self, const void *what, struct exec *x);
 void streams_mix_vulkan(const void *self, const void *what, struct exec *x);
 void streams_join_vulkan(const void *self, const void *what, struct exec *x);
 void streams_collapse_vulkan(const void *self, const void *what, struct exec *x);
+void streams_attend_vulkan(const void *self, const void *what, struct exec *x);
 op_host_fn streams_begin_host, streams_norm_cpu, streams_norm_ref, streams_low_cpu, streams_low_ref,
     streams_mix_cpu, streams_mix_ref, streams_join_cpu, streams_join_ref, streams_collapse_cpu,
-    streams_collapse_ref;
+    streams_collapse_ref, streams_attend_cpu, streams_attend_ref;
 
 #endif

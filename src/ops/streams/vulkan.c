@@ -14,6 +14,9 @@ int streams_vulkan_open(struct streams *op, struct exec *x, struct moeflux_err *
     const uint32_t joined[] = {caps.subgroup_size, group, op->shape.n_streams};
     op->gpu.workgroup = group;
     int rc = exec_kernel(x, &op->gpu.begin, "streams_begin", sizeof(struct streams_begin_args), spec, 2, e);
+    if (rc == 0 && op->shape.attends)
+        return exec_kernel(x, &op->gpu.attend, "streams_attend", sizeof(struct streams_attend_args), joined,
+                           3, e);
     if (rc == 0 && op->shape.iterations > 0) {
         rc = exec_kernel(x, &op->gpu.join, "streams_join", sizeof(struct streams_join_args), joined, 3, e);
         return rc < 0 ? rc
@@ -109,4 +112,23 @@ void streams_collapse_vulkan(const void *self, const void *what, struct exec *x)
                                             .floor = op->shape.floor,
                                             .iterations = op->shape.iterations};
     exec_dispatch(x, &op->gpu.collapse, &a, STREAMS_PIECES(op->shape.hidden) + c->joins, c->n, 1);
+}
+
+void streams_attend_vulkan(const void *self, const void *what, struct exec *x)
+{
+    const struct streams *op = self;
+    const struct streams_attend_call *c = what;
+    const struct streams_attend_args a = {.x = c->x,
+                                          .add = c->add,
+                                          .norm = c->norm,
+                                          .score = c->score,
+                                          .dst = c->dst,
+                                          .n = c->n,
+                                          .hidden = op->shape.hidden,
+                                          .n_streams = op->shape.n_streams,
+                                          .n_kept = c->n_kept,
+                                          .keep = c->keep,
+                                          .sets = c->sets,
+                                          .eps = op->shape.eps};
+    exec_dispatch(x, &op->gpu.attend, &a, 1, c->n, 1);
 }

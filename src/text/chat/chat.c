@@ -9,6 +9,7 @@
 #include "text/chat/continue.h"
 #include "text/chat/harmony.h"
 #include "text/chat/probe.h"
+#include "text/chat/sections.h"
 #include "text/jinja/jinja.h"
 #include "text/utf8.h"
 
@@ -208,10 +209,11 @@ static int need(const struct tokenizer *t, const char *token, struct moeflux_err
 }
 
 /* Uses the family's template for a model without one. Checks that the tokenizer has its control tokens. */
-static int use_family(struct chat *c, const char *name, enum chat_thinking thinking, struct moeflux_err *e)
+static int use_family(struct chat *c, const struct chat_family *family, enum chat_thinking thinking,
+                      struct moeflux_err *e)
 {
     const struct tokenizer *t = c->tokenizer;
-    const struct chat_family *family = chat_family_find(name);
+    bool needs_tags = thinking != CHAT_THINKING_OFF && c->tags != &chat_tags[CHAT_TAGS_OF_SECTIONS];
     if (!family)
         return err_set(e, ERR_UNSUPPORTED,
                        "chat template: there is neither chat_template.jinja nor a chat_template in "
@@ -221,17 +223,19 @@ static int use_family(struct chat *c, const char *name, enum chat_thinking think
     if (rc == 0)
         rc = need(t, family->turn_close, e);
     /* Without thinking the tags may be ordinary text of the prompt. */
-    if (rc == 0 && thinking != CHAT_THINKING_OFF)
-        rc = need(t, chat_tags[0].open, e);
-    if (rc == 0 && thinking != CHAT_THINKING_OFF)
-        rc = need(t, chat_tags[0].close, e);
+    if (rc == 0 && needs_tags)
+        rc = need(t, c->tags->open, e);
+    if (rc == 0 && needs_tags)
+        rc = need(t, c->tags->close, e);
     c->is_family = true;
     return rc ? rc : jinja_parse(&c->template, family->text, strlen(family->text), "chat template", e);
 }
 
-/* Returns the tags of thinking that the template writes. */
+/* Returns the tags of thinking that the template writes. Those of sections are put together. */
 static const struct chat_tags *tags_of(const char *template)
 {
+    if (template && strstr(template, SECTIONS_OPEN) && strstr(template, SECTIONS_END))
+        return &chat_tags[CHAT_TAGS_OF_SECTIONS];
     for (size_t i = 1; template && i < CHAT_N_TAGS; i++)
         if (strstr(template, chat_tags[i].close) && !strstr(template, chat_tags[0].close))
             return &chat_tags[i];
@@ -242,15 +246,18 @@ int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enu
               time_t now, struct moeflux_err *e)
 {
     const char *own = tokenizer_chat_template(t), *tools = tokenizer_tool_template(t);
+    const struct chat_family *known = own ? NULL : chat_family_find(family);
+    const char *text = known ? known->text : own;
     *c = (struct chat){.tokenizer = t, .thinking = thinking, .now = now};
-    c->tags = tags_of(own);
+    c->tags = tags_of(text);
     c->think_open = tokenizer_added_id(t, c->tags->open);
     c->think_close = tokenizer_added_id(t, c->tags->close);
     int rc = own ? jinja_parse(&c->template, own, strlen(own), "chat template", e)
-                 : use_family(c, family, thinking, e);
+                 : use_family(c, known, thinking, e);
     if (rc == 0 && tools)
         rc = jinja_parse(&c->tool_template, tools, strlen(tools), "chat template for tools", e);
     harmony_find(&c->harmony, t, own);
+    sections_find(&c->sections, t, text);
     if (rc == 0)
         rc = probe_thinking(c, e);
     if (rc == 0)

@@ -47,12 +47,18 @@ struct chat_tags {
     const char *label; /* follows `open` and is not shown; may be empty */
 };
 extern const struct chat_tags chat_tags[];
-enum { CHAT_N_TAGS = 3 };
+enum { CHAT_N_TAGS = 4, CHAT_TAGS_OF_SECTIONS = 3 };
 
 /* Ids of the control tokens of gpt-oss's form (harmony.h); -1 where there is none. */
 struct harmony {
     bool is_used;
     int32_t start, channel, message, end, call;
+};
+
+/* Ids of the control tokens of Kimi-K3's form (sections.h); -1 where there is none. */
+struct sections {
+    bool is_used;
+    int32_t open, close, sep, end;
 };
 
 struct chat { /* zeroed at first; freed with chat_free */
@@ -72,6 +78,7 @@ struct chat { /* zeroed at first; freed with chat_free */
     int32_t think_open, think_close; /* ids of the tags; -1 where the tokenizer has none */
     int32_t turn_close;              /* the token that ends an answer; -1: the template writes none */
     struct harmony harmony;
+    struct sections sections;
     char prompt_end[64];    /* harmony: the last bytes of a prompt */
     struct token_list tail; /* the tokens after an answer, including turn_close */
     /* How many tokens at the end of a prompt are not in the next question's prompt, if the answer has
@@ -169,7 +176,7 @@ int chat_next_control(const struct chat *c, const struct chat_text *text, size_t
  * tags->close spells it in several tokens; they are held back until it is certain that they do not
  * spell it. CHAT_TOOL: a tool call in the answer; not set here, but by generate/answer.c. */
 enum chat_part { CHAT_ANSWER, CHAT_THINKING, CHAT_CONTROL, CHAT_TOOL };
-enum { CHAT_HEADER = 400 }; /* bytes of a harmony header, with the NUL */
+enum { CHAT_HEADER = 400 }; /* bytes of a harmony header or a section's tag, with the NUL */
 struct chat_filter {
     bool inside_think; /* or it is not known yet whether the answer has begun */
     bool at_start;     /* newlines right after a tag belong to the tag */
@@ -178,8 +185,10 @@ struct chat_filter {
     size_t n_held;     /* characters of tags->close that have come so far */
     bool in_label;     /* the label after tags->open has not come whole; n_label: characters so far */
     size_t n_label;
-    /* harmony.h: part and header of the current message; has_shown[1]: thinking has come, [0]: answer */
+    /* harmony.h: part and header of the current message; has_shown[1]: thinking has come, [0]: answer.
+     * sections.h: part of the current section, and the tag that has begun; is_between: a section has ended */
     enum chat_part message;
+    bool is_between;
     bool in_header, has_shown[2];
     size_t n_header;
     char header[CHAT_HEADER];

@@ -128,7 +128,8 @@ static int walk_all(struct walk *w, const struct chat_span *spans, size_t n_span
     while (rc == 1 && w->i < w->tokens->n) {
         while (k < n_spans && spans[k].from < w->i)
             k++;
-        if (k < n_spans && spans[k].from == w->i && spans[k].to > w->i)
+        /* Sections have all that the template writes: their tokens are walked one by one. */
+        if (k < n_spans && spans[k].from == w->i && spans[k].to > w->i && !w->c->sections.is_used)
             rc = walk_answer(w, &spans[k++]);
         else
             rc = walk_token(w);

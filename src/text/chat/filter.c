@@ -4,12 +4,14 @@
 #include "base/str.h"
 #include "text/chat/chat.h"
 #include "text/chat/harmony.h"
+#include "text/chat/sections.h"
 #include "text/tokenizer/tokenizer.h"
 
 const struct chat_tags chat_tags[CHAT_N_TAGS] = {
     {"<think>", "</think>", ""},
     {"<|channel>", "<channel|>", "thought\n"},
     {"<mm:think>", "</mm:think>", ""},
+    [CHAT_TAGS_OF_SECTIONS] = {SECTIONS_OPEN "think" SECTIONS_SEP, SECTIONS_CLOSE "think" SECTIONS_SEP, ""},
 };
 
 void chat_filter_init(struct chat_filter *f, const struct chat *c)
@@ -19,11 +21,15 @@ void chat_filter_init(struct chat_filter *f, const struct chat *c)
     *f = (struct chat_filter){.inside_think = c->opens_inside, .at_start = !c->opens_inside};
     if (c->harmony.is_used)
         harmony_begin(f, c->prompt_end);
+    if (c->sections.is_used)
+        sections_begin(f, c->opens_inside);
 }
 
 void chat_filter_continue(struct chat_filter *f, const struct chat *c, bool in_thinking)
 {
     *f = (struct chat_filter){.inside_think = in_thinking};
+    if (c->sections.is_used)
+        sections_begin(f, in_thinking);
     if (!c->harmony.is_used)
         return;
     f->message = in_thinking ? CHAT_THINKING : CHAT_ANSWER;
@@ -159,6 +165,8 @@ enum chat_part chat_filter_push(struct chat_filter *f, const struct chat *c, int
 {
     if (c->harmony.is_used)
         return harmony_push(f, c, id, shown);
+    if (c->sections.is_used)
+        return sections_push(f, c, id, shown);
     enum chat_part part = push(f, c, id, shown);
     if (part == CHAT_THINKING)
         return hold_newlines(f, shown);
@@ -171,6 +179,8 @@ enum chat_part chat_filter_end(struct chat_filter *f, const struct chat *c, stru
 {
     if (c->harmony.is_used)
         return harmony_end(f, shown);
+    if (c->sections.is_used)
+        return sections_end(f, shown);
     str_add(shown, c->tags->close, f->n_held);
     if (f->in_label)
         str_add(shown, c->tags->label, f->n_label);

@@ -43,6 +43,7 @@ static int render_probe(const struct chat *c, struct probe probe, struct chat_te
 static int set_switches(struct chat *c, enum chat_thinking thinking, const char *effort,
                         struct moeflux_err *e)
 {
+    static const char *const efforts[] = {"reasoning_effort", "thinking_effort"};
     int on = thinking == CHAT_THINKING_ON;
     json_decref(c->switches);
     /* Templates know one of these variables. */
@@ -50,10 +51,10 @@ static int set_switches(struct chat *c, enum chat_thinking thinking, const char 
                       ? json_object()
                       : json_pack("{s:b, s:b, s:s}", "enable_thinking", on, "thinking", on, "thinking_mode",
                                   on ? "enabled" : "disabled");
-    if (!c->switches ||
-        (effort && json_object_set_new(c->switches, "reasoning_effort", json_string(effort)) < 0))
-        return fail_memory(e);
-    return 0;
+    for (size_t i = 0; effort && i < sizeof efforts / sizeof *efforts; i++)
+        if (json_object_set_new(c->switches, efforts[i], json_string(effort)) < 0)
+            return fail_memory(e);
+    return c->switches ? 0 : fail_memory(e);
 }
 
 static bool ends_with(const struct chat_text *t, const char *tag)
@@ -146,8 +147,10 @@ int probe_tail(struct chat *c, struct moeflux_err *e)
         rc = chat_encode(c, &text, (size_t)(at - text.text.data) + sizeof ANSWER - 1, &c->tail, e);
     c->turn_close = -1;
     for (size_t i = c->tail.n; i-- > 0;)
-        if (tokenizer_is_added(c->tokenizer, c->tail.ids[i]))
+        if (tokenizer_is_added(c->tokenizer, c->tail.ids[i]) && !c->sections.is_used)
             c->turn_close = c->tail.ids[i];
+    if (c->sections.is_used) /* sections end before it */
+        c->turn_close = c->sections.end;
     chat_text_free(&text);
     return rc;
 }
@@ -183,7 +186,7 @@ static int render_effort(struct chat *c, const char *word, struct chat_text *out
     if (rc)
         return rc;
     rc = render_probe(c, (struct probe){0}, out, &why);
-    *fails = rc == ERR_UNSUPPORTED || rc == ERR_FORMAT;
+    *fails = rc == ERR_UNSUPPORTED || rc == ERR_FORMAT || rc == ERR_USAGE; /* the last: by its own words */
     return rc && !*fails ? err_set(e, rc, "%s", why.text) : 0;
 }
 

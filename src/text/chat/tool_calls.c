@@ -456,6 +456,8 @@ bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len)
         const char *tag = tags[i];
         if (tag && strlen(tag) == len && memcmp(tag, text, len) == 0)
             return true;
+        if (tag && f->is_split && len > 2 && text[0] == '<' && memmem(tag, strlen(tag), text, len))
+            return true;
         /* The token in front of a tag is one of its own. */
         if (tag && n_quote && strncmp(tag, f->quote, n_quote) == 0 && strlen(tag + n_quote) == len &&
             memcmp(tag + n_quote, text, len) == 0)

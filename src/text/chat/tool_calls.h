@@ -19,6 +19,8 @@
  *   MiniMax-M3              <tool_call>\n<invoke name="f"><p>value</p><q><item>1</item></q></invoke>\n
  *                           </tool_call>, each tag after the token ]<]minimax[>[
  *
+ *   Kimi-K3                 the tags of sections.h: each parameter has its type
+ *
  * White space is allowed between the parts. A call that is not valid is given out as text, unchanged; only
  * white space around and between calls is left out, and the header of a call that is a message. A call
  * within which the answer ends breaks off: its arguments are what came. The result does not depend on how
@@ -28,9 +30,9 @@
  * the tool's schema says what they are (json_schema_kinds). If only a string fits, or the schema says
  * nothing, the value is a JSON string. If other types fit too, it is taken as JSON of such a type where it
  * is valid, and else as a string. If no string fits, it is taken as JSON, with True, False and None for
- * true, false and null, and as a string if it is not valid JSON. In DSML the attribute says which. In
- * MiniMax-M3's form an element that contains elements is an object or a list, and each value in it is read
- * by its own schema.
+ * true, false and null, and as a string if it is not valid JSON. In DSML and Kimi-K3's form an attribute says
+ * which. In MiniMax-M3's form an element that contains elements is an object or a list, and each value in it
+ * is read by its own schema.
  *
  * Such a value ends at a closing tag that is followed by another parameter or by the end of the call, or
  * where another parameter of the tool begins. A closing tag may be doubled. A call of Qwen3-Coder's form

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "text/chat/harmony.h"
+#include "text/chat/sections.h"
 
 #define BAR   "\xef\xbd\x9c" /* U+FF5C */
 #define BLOCK "\xe2\x96\x81" /* U+2581 */
@@ -219,17 +220,29 @@ static int read_kimi(struct tool_calls *t)
 
 #define TAGGED .call_open = "<tool_call>", .call_close = "</tool_call>", .padding = "\n", .between = "\n"
 
-static const struct tool_plain
-    qwen = {"<function=", ">", "<parameter=", ">", NULL, "</parameter>", "</function>", true, false, false},
-    glm = {"", "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL, false, false, false},
-    glm47 = {"", "\n", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", NULL, false, true, false},
-    minimax = {"", "\">", "<parameter name=\"", "\">", NULL, "</parameter>", NULL, false, false, false},
-    dsml = {.name_open = "",
-            .name_close = "\">",
-            .key_open = "<" DSML "parameter name=\"",
-            .key_close = "\" string=\"",
-            .value_close = "</" DSML "parameter>",
-            .has_kind = true};
+static const struct tool_plain qwen = {"<function=",  ">",  "<parameter=", ">",   NULL, "</parameter>",
+                                       "</function>", true, false,         false, NULL},
+                               glm = {"",   "\n",  "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+                                      NULL, false, false,       false,        NULL},
+                               glm47 = {"",   "\n",  "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
+                                        NULL, false, true,        false,        NULL},
+                               minimax = {"",    "\">", "<parameter name=\"",
+                                          "\">", NULL,  "</parameter>",
+                                          NULL,  false, false,
+                                          false, NULL},
+                               dsml = {.name_open = "",
+                                       .name_close = "\">",
+                                       .key_open = "<" DSML "parameter name=\"",
+                                       .key_close = "\" string=\"",
+                                       .value_close = "</" DSML "parameter>",
+                                       .has_kind = true},
+                               kimi3 = {.name_open = "",
+                                        .name_close = "\"",
+                                        .key_open = SECTIONS_OPEN "argument key=\"",
+                                        .key_close = "\"",
+                                        .value_close = SECTIONS_CLOSE "argument" SECTIONS_SEP,
+                                        .tag_end = SECTIONS_SEP,
+                                        .is_tight = true};
 
 /* The name of the section is the only difference between DeepSeek-V3.2 and V4. */
 #define DSML_CALLS(name)                                                                                     \
@@ -238,6 +251,17 @@ static const struct tool_plain
     .between = "\n", .quote = DSML, .plain = &dsml, .read = tool_read_plain, .write = tool_write_plain
 
 const struct tool_form tool_forms[] = {
+    {.marks = {SECTIONS_OPEN, SECTIONS_END},
+     .section_open = SECTIONS_OPEN "tools" SECTIONS_SEP,
+     .section_close = SECTIONS_CLOSE "tools" SECTIONS_SEP,
+     .call_open = SECTIONS_OPEN "call tool=\"",
+     .call_close = SECTIONS_CLOSE "call" SECTIONS_SEP,
+     .padding = "",
+     .between = "",
+     .is_split = true,
+     .plain = &kimi3,
+     .read = tool_read_plain,
+     .write = tool_write_plain},
     {.marks = {MARK},
      .section_open = MARK "<tool_call>",
      .section_close = MARK "</tool_call>",

@@ -20,6 +20,9 @@ struct tool_plain {
     bool is_on_lines; /* a newline before and after a value belongs to the tags */
     bool is_tight;    /* tags are written without white space between them */
     bool has_kind;    /* an attribute after a parameter's name says whether its value is a string */
+    /* ends the first tag of a call and that of a parameter, after a name in quotes with XML's escapes and
+     * other attributes; a parameter's `type` says what its value is. NULL: names end them */
+    const char *tag_end;
 };
 
 struct tool_form {
@@ -34,7 +37,8 @@ struct tool_form {
     /* a call is a message of its own: its tags do not occur in text, and the
      * grammar is of what they enclose */
     bool is_message;
-    bool has_ids; /* the text that names the function is the call's id, too */
+    bool is_split; /* tags are control tokens with text between them */
+    bool has_ids;  /* the text that names the function is the call's id, too */
     /* the first phase, after call_open; NULL: calls of this form are not read */
     int (*read)(struct tool_calls *t);
     /* Appends a call of the function, without the tags around it, to g->calls. */

@@ -72,6 +72,12 @@ static void add_tag_rules(struct str *out, const char *name, const char *tag, si
     }
 }
 
+/* Appends the rule of a string without quotes that has no control token of tags (sections.h). */
+static void add_split_plain(struct str *out)
+{
+    str_add_text(out, "plain ::= ( [^<\\x00] | \"<\" [^|\\x00] )* \"<\"?\n");
+}
+
 /* Appends an expression of the beginnings of a tag, with which a text may end: what follows does not
  * complete them. */
 static void add_beginnings(struct str *out, const char *tag)
@@ -277,6 +283,48 @@ static int check_keywords(const json_t *schema, const char *place, struct moeflu
     return 0;
 }
 
+/* Adds the attribute with a value's type, and the end of its tag. kinds: JSON_SCHEMA_* bits that it may have;
+ * 0: it is a string. */
+static void add_type(const struct tool_plain *p, unsigned kinds, struct tool_grammar *g)
+{
+    static const struct {
+        const char *name;
+        unsigned kinds;
+    } types[] = {{"object", JSON_SCHEMA_OBJECT},
+                 {"array", JSON_SCHEMA_LIST},
+                 {"number", JSON_SCHEMA_INTEGER | JSON_SCHEMA_FRACTION},
+                 {"boolean", JSON_SCHEMA_BOOLEAN},
+                 {"null", JSON_SCHEMA_NULL}};
+    bool any = false;
+    add_literal(&g->calls, " type=\"");
+    str_add_text(&g->calls, "( ");
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (types[i].kinds & kinds) {
+            str_add_text(&g->calls, any ? "| " : "");
+            add_literal(&g->calls, types[i].name);
+            any = true;
+        }
+    if (!any)
+        add_literal(&g->calls, "string");
+    str_add_text(&g->calls, ") ");
+    add_literal(&g->calls, "\"");
+    add_literal(&g->calls, p->tag_end);
+}
+
+/* Appends a name in quotes, with XML's escapes in forms that have them. */
+static void add_name(const struct tool_plain *p, const char *name, struct tool_grammar *g)
+{
+    struct str escaped = {0};
+    for (const char *c = name; *c; c++)
+        if (p->tag_end && (*c == '"' || *c == '&'))
+            str_add_text(&escaped, *c == '"' ? "&quot;" : "&amp;");
+        else
+            str_add(&escaped, c, 1);
+    add_literal(&g->calls, str_text(&escaped));
+    g->calls.failed |= escaped.failed;
+    str_free(&escaped);
+}
+
 /* Adds each parameter once, in the schema's order. */
 static int add_parameters(const struct tool_plain *p, const json_t *parameters, const char *place,
                           struct tool_grammar *g)
@@ -292,13 +340,16 @@ static int add_parameters(const struct tool_plain *p, const json_t *parameters, 
             .root = parameters, .name = place, .path = path, .out = g->rules, .n_rules = g->n_rules};
         int kind = tool_value_kind(parameters, value);
         /* A form that tells strings from JSON would read null as a string's letters. */
-        bool is_json = kind == TOOL_VALUE_JSON || (p->has_kind && kind == TOOL_VALUE_TEXT_OR_NULL);
+        bool is_json =
+            kind == TOOL_VALUE_JSON || ((p->has_kind || p->tag_end) && kind == TOOL_VALUE_TEXT_OR_NULL);
         str_add_text(&g->calls, "( ");
         add_literal(&g->calls, p->key_open);
-        add_literal(&g->calls, key);
+        add_name(p, key, g);
         add_literal(&g->calls, p->key_close);
         if (p->has_kind)
             add_literal(&g->calls, is_json ? TOOL_IS_JSON : TOOL_IS_TEXT);
+        if (p->tag_end)
+            add_type(p, is_json ? json_schema_kinds(parameters, value) : 0, g);
         if (p->value_open) {
             add_literal(&g->calls, p->is_tight ? "" : "\n");
             add_literal(&g->calls, p->value_open);
@@ -325,8 +376,12 @@ int tool_write_plain(const struct tool_form *f, const struct json_t *function, s
     if (!schema)
         return (int)g->e->code;
     add_literal(&g->calls, p->name_open);
-    add_literal(&g->calls, name_of(function));
-    add_literal(&g->calls, p->is_tight ? "" : p->name_close);
+    add_name(p, name_of(function), g);
+    add_literal(&g->calls, p->is_tight && !p->tag_end ? "" : p->name_close);
+    if (p->tag_end) { /* any number: calls are counted from 1 */
+        str_add_text(&g->calls, "\" index=\\\"\" [1-9] [0-9]? \"\\\"\" ");
+        add_literal(&g->calls, p->tag_end);
+    }
     add_literal(&g->calls, p->is_tight || strchr(p->name_close, '\n') ? "" : "\n");
     int rc = check_keywords(schema, place.text, g->e);
     if (!rc)
@@ -547,7 +602,9 @@ int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, st
     int rc = 0;
     bool is_gemma = f->write == tool_write_gemma;
     json_schema_add_json(is_gemma ? GEMMA_QUOTE : NULL, out);
-    if (f->plain)
+    if (f->plain && f->is_split)
+        add_split_plain(out);
+    else if (f->plain)
         add_plain(out, f->plain->value_close, f->plain->key_open);
     else if (is_gemma)
         add_plain(out, TOOL_GEMMA_QUOTE, NULL);

@@ -221,7 +221,7 @@ static int begin_value(struct tool_calls *t)
 {
     if (t->form->plain->is_on_lines && tool_expect(t, "\n") == TOOL_WAIT)
         return TOOL_WAIT;
-    if (!t->form->plain->has_kind)
+    if (!t->form->plain->has_kind && !t->form->plain->tag_end)
         t->kind = kind_of(t);
     str_add_text(&t->keys, t->keys.len ? "" : "\n");
     str_add(&t->keys, str_text(&t->key), t->key.len);
@@ -245,6 +245,72 @@ static int read_kind(struct tool_calls *t)
         got = tool_expect(t, TOOL_IS_JSON);
     if (got == TOOL_GO)
         t->phase = begin_value;
+    return got;
+}
+
+/* Replaces XML's escapes. */
+static void unescape(struct str *name)
+{
+    static const char *const escapes[][2] = {{"&quot;", "\""}, {"&amp;", "&"}};
+    size_t to = 0;
+    for (size_t i = 0; i < name->len; to++) {
+        size_t k = 0;
+        while (k < 2 && strncmp(name->data + i, escapes[k][0], strlen(escapes[k][0])) != 0)
+            k++;
+        if (k < 2)
+            name->data[to] = *escapes[k][1];
+        else
+            name->data[to] = name->data[i];
+        i += k < 2 ? strlen(escapes[k][0]) : 1;
+    }
+    name->len = to;
+    if (name->data)
+        name->data[to] = '\0';
+}
+
+/* Reads attributes up to the end of the tag. *kind: receives what `type` says; without it, it stays. */
+static int read_attributes(struct tool_calls *t, int *kind)
+{
+    static const char type[] = " type=\"", text[] = "string\"";
+    const char *end = t->form->plain->tag_end;
+    size_t n;
+    const char *rest = tool_rest(t, &n), *found = memmem(rest, n, end, strlen(end));
+    size_t len = found ? (size_t)(found - rest) : n;
+    if (len > MAX_AHEAD || memchr(rest, '\n', len))
+        return TOOL_NO_CALL;
+    if (!found)
+        return TOOL_WAIT;
+    const char *value = memmem(rest, len, type, sizeof type - 1);
+    if (value) {
+        value += sizeof type - 1;
+        bool is_text = (size_t)(found - value) >= sizeof text - 1 && !memcmp(value, text, sizeof text - 1);
+        *kind = is_text ? TOOL_VALUE_TEXT : TOOL_VALUE_JSON;
+    }
+    t->at += len + strlen(end);
+    return TOOL_GO;
+}
+
+/* Reads what follows a parameter's name in its tag. */
+static int read_type(struct tool_calls *t)
+{
+    int kind = -1, got = read_attributes(t, &kind);
+    if (got != TOOL_GO)
+        return got;
+    unescape(&t->key);
+    t->kind = kind < 0 ? kind_of(t) : kind;
+    t->phase = begin_value;
+    return got;
+}
+
+/* Reads what follows the function's name in its tag. */
+static int end_first_tag(struct tool_calls *t)
+{
+    int ignored = 0, got = read_attributes(t, &ignored);
+    if (got != TOOL_GO)
+        return got;
+    unescape(&t->name);
+    str_add_text(&t->arguments, "{");
+    t->phase = read_parameters;
     return got;
 }
 
@@ -289,7 +355,10 @@ static int read_parameters(struct tool_calls *t)
     if (opened == TOOL_GO)
         opened = tool_read_name(t, p->key_close, &t->key);
     if (opened == TOOL_GO)
-        t->phase = p->has_kind ? read_kind : p->value_open ? open_value : begin_value;
+        t->phase = p->tag_end      ? read_type
+                   : p->has_kind   ? read_kind
+                   : p->value_open ? open_value
+                                   : begin_value;
     if (opened != TOOL_WAIT && got != TOOL_WAIT && again != TOOL_WAIT)
         return opened;
     t->at = begin;
@@ -325,6 +394,10 @@ int tool_read_plain(struct tool_calls *t)
         tool_parameters(t, &is_known);
     if (got != TOOL_GO || !is_known)
         return got == TOOL_GO ? TOOL_NO_CALL : got;
+    if (p->tag_end) {
+        t->phase = end_first_tag;
+        return got;
+    }
     str_add_text(&t->arguments, "{");
     t->phase = read_parameters;
     return got;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes kimilinear.gguf, bailingmoe3.gguf, glm5next.gguf, minimaxm3.gguf, step35.gguf, mimo2.gguf and nemotronh.gguf: models
+"""Writes kimilinear.gguf, bailingmoe3.gguf, glm5next.gguf, minimaxm3.gguf, step35.gguf, mimo2.gguf, nemotronh.gguf and kimik3.gguf: models
 of ../families by llama.cpp's own converter, whose vocabulary is left out; glm53f-two is written by ../families/make_glm53f.py
 first. Matrices become Q4_0, which holds their numbers exactly. See README.md.
 
@@ -16,6 +16,7 @@ sys.path[:0] = [str(LLAMA_CPP), str(LLAMA_CPP / "gguf-py")]
 import gguf  # noqa: E402
 from conversion.bailingmoe3 import BailingMoeV3Model  # noqa: E402
 from conversion.glm import Glm5NextModel  # noqa: E402
+from conversion.kimi_k3 import KimiK3Model  # noqa: E402
 from conversion.kimi_linear import KimiLinearModel  # noqa: E402
 from conversion.mimo import MimoV2Model  # noqa: E402
 from conversion.minimax import MiniMaxM3Model  # noqa: E402
@@ -26,7 +27,7 @@ FAMILIES = Path(__file__).parent.parent / "families"
 MODELS = {"kimilinear": (KimiLinearModel, FAMILIES / "kimilin-plain"), "bailingmoe3": (BailingMoeV3Model, FAMILIES / "ling-flash"),
           "glm5next": (Glm5NextModel, Path(sys.argv[3])), "minimaxm3": (MiniMaxM3Model, FAMILIES / "m3-plain"),
           "step35": (Step35Model, FAMILIES / "step-plain"), "mimo2": (MimoV2Model, FAMILIES / "mimo-plain"),
-          "nemotronh": (NemotronHModel, FAMILIES / "nemo-plain")}
+          "nemotronh": (NemotronHModel, FAMILIES / "nemo-plain"), "kimik3": (KimiK3Model, FAMILIES / "k3-plain")}
 
 
 def no_vocabulary(self):
