@@ -43,6 +43,9 @@ void residual_allocate(struct residual *r, const struct config *c, uint32_t n, s
     } else {
         scratch_floats(to, &r->squares, (uint64_t)n * streams_n_squares(c->hidden));
     }
+    if (c->streams.lagged)
+        scratch_floats(to, &r->lagged, 2 * (uint64_t)n * c->streams.n);
+    r->most = n;
     scratch_floats(to, &r->low, (uint64_t)n * low_stride(c));
 }
 
@@ -54,16 +57,38 @@ void residual_close_mix(struct residual_mix *m, struct exec *x)
 
 void residual_close(struct residual *r, struct exec *x)
 {
-    struct exec_buffer *buffers[] = {&r->x, &r->normed, &r->up, &r->squares, &r->low};
+    struct exec_buffer *buffers[] = {&r->x, &r->normed, &r->up, &r->squares, &r->lagged, &r->low};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(x, buffers[i]);
     residual_close_mix(&r->last, x);
+}
+
+/* Returns how many mixes come before the mix `name` of a layer, or before the head. */
+static uint32_t mixes_before(const struct config *c, uint32_t layer, const char *name)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers && i <= layer; i++)
+        for (uint32_t b = 0; b < c->layers[i].n_blocks; b++) {
+            const char *mix = c->layers[i].blocks[b].mix;
+            if (i == layer && mix == name)
+                return n;
+            n += mix != NULL;
+        }
+    return n;
+}
+
+static void set_turn(const struct config *c, uint32_t layer, const char *name, struct residual_mix *m)
+{
+    uint32_t before = mixes_before(c, layer, name);
+    m->turn = before % 2;
+    m->is_first = before == 0;
 }
 
 int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, const char *name,
                       struct moeflux_err *e)
 {
     struct part_tensor t[STREAMS_TENSORS];
+    set_turn(l->config, layer, name, m);
     part_streams(l->config, name, layer == LOADER_NO_LAYER, t);
     if (!l->config->streams.rank) {
         int done = loader_fused(l, layer, t + STREAMS_FN, 1, &m->down, e);
@@ -78,6 +103,7 @@ int residual_load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, 
 int residual_load_last(struct residual *r, struct loader *l, struct moeflux_err *e)
 {
     const char *name = part_last_mix(r->config);
+    set_turn(r->config, LOADER_NO_LAYER, name, &r->last);
     return name ? residual_load_mix(&r->last, l, LOADER_NO_LAYER, name, e) : 0;
 }
 
@@ -129,12 +155,18 @@ void residual_add(const struct residual *r, uint32_t from, uint32_t n)
     streams_norm_run(&r->op, r->exec, &call);
 }
 
+/* Returns the lagged weights of tokens from `from` on. */
+static uint64_t lagged_at(const struct residual *r, uint32_t turn, uint32_t from)
+{
+    return r->lagged.address + ((uint64_t)turn * r->most + from) * r->config->streams.n * sizeof(float);
+}
+
 /* The products are float32 on every path: the weights of all streams depend on them. */
 static void mix_joined(const struct residual *r, const struct residual_mix *m, uint64_t dst,
                        const struct arch_tokens *t, bool adds)
 {
     const struct config *c = r->config;
-    bool has_weights = m->coefficients != 0, joins = m != &r->last;
+    bool has_weights = m->coefficients != 0, joins = m != &r->last, lagged = c->streams.lagged;
     uint64_t x = norm_of(r, t->from, t->n).x;
     if (adds || has_weights)
         join(r, t->from, t->n, adds, has_weights);
@@ -156,7 +188,10 @@ static void mix_joined(const struct residual *r, const struct residual_mix *m, u
                                         .dst = dst,
                                         .n = t->n,
                                         .stride = low_stride(c),
-                                        .joins = joins});
+                                        .joins = joins,
+                                        .lagged = lagged,
+                                        .weights = lagged && !m->is_first ? lagged_at(r, m->turn, t->from) : 0,
+                                        .kept = lagged ? lagged_at(r, !m->turn, t->from) : 0});
 }
 
 static void mix_low_rank(const struct residual *r, const struct residual_mix *m, uint64_t dst,

@@ -55,6 +55,23 @@ const struct part_config *config_mixer(const struct config *c, uint32_t layer)
     return config_part(c, layer, block < c->layers[layer].n_blocks ? block : 0);
 }
 
+/* Returns whether a layer makes compressed rows. */
+static bool makes_rows(const struct config *c, uint32_t layer)
+{
+    const struct part_config *p = config_mixer(c, layer);
+    return p->kind == PART_COMPRESSED && p->compressed.ratio > 0 && !p->compressed.borrows;
+}
+
+uint32_t config_rows_of(const struct config *c, uint32_t layer)
+{
+    const struct part_config *p = config_mixer(c, layer);
+    if (p->kind != PART_COMPRESSED || !p->compressed.ratio)
+        return UINT32_MAX;
+    while (!makes_rows(c, layer) && layer > 0)
+        layer--;
+    return makes_rows(c, layer) ? layer : UINT32_MAX;
+}
+
 bool config_shares_choice(const struct config *c, uint32_t layer)
 {
     const struct part_config *p = config_mixer(c, layer);
@@ -63,6 +80,8 @@ bool config_shares_choice(const struct config *c, uint32_t layer)
 
 bool config_needs_choice(const struct config *c, uint32_t layer)
 {
+    if (c->streams.lagged)
+        return layer > 0;
     for (; layer < c->n_layers; layer++) {
         const struct part_config *p = config_mixer(c, layer);
         if (p->kind == PART_LATENT && p->latent.index.ratio > 0)

@@ -108,6 +108,7 @@ static struct compressed_config read_heads(struct json_view *v, double part)
                                   .head_dim = json_view_u32_or(v, "head_dim", 512, 1, CONFIG_MAX_HEAD_DIM),
                                   .q_lora_rank = json_view_u32_or(v, "q_lora_rank", 1024, 1, CONFIG_MAX_RANK),
                                   .window = json_view_u32_or(v, "sliding_window", 128, 1, UINT32_MAX),
+                                  .norms_heads = true,
                                   .out_groups = json_view_u32_or(v, "o_groups", 8, 1, CONFIG_MAX_HEADS),
                                   .out_rank = json_view_u32_or(v, "o_lora_rank", 1024, 1, CONFIG_MAX_RANK)};
     if (v->rc < 0)
