@@ -20,6 +20,8 @@ static const char *const kind_names[N_KINDS] = {"sliding_attention", "compressed
 static const json_int_t kind_ratios[N_KINDS] = {0, 4, 128};
 
 static const double BIG = 1e30;
+/* DeepSeek-V4.1 has it. */
+static const char *const not_keys[] = {"kv_source_layer_ids", NULL};
 
 /* Checks keys of which only one value is computed. */
 static void check_keys(struct json_view *v)
@@ -276,6 +278,7 @@ const struct family family_deepseek4 = {
     .id = 15,
     .types = {"deepseek_v4"},
     .own_key = "compress_ratios",
+    .not_keys = not_keys,
     .chat = "deepseek-v4",
     .read = read,
     .drafter = DRAFTER_AS_STAGES,
