@@ -33,6 +33,7 @@ static const char *value_end(const char *template)
     return strstr(template, "<arg_")       ? "</arg_value>"
            : strstr(template, "minimax:")  ? "</parameter>"
            : strstr(template, "<function") ? "\n</parameter>"
+           : strstr(template, "' calls>")  ? "</" DSML " parameter>"
            : strstr(template, DSML)        ? "</" DSML "parameter>"
                                            : "<|\"|>";
 }

@@ -310,6 +310,7 @@ static void read_experts(struct config *c, struct json_view *v)
 static void read(struct config *c, struct json_view *v)
 {
     check_keys(v);
+    c->rms_eps = (float)json_view_real_or(v, "rms_norm_eps", 1e-20, 1e-30, 1);
     const struct compressed_config heads = read_heads(v);
     read_attention(c, v, &heads);
     read_ropes(c, v, heads.rope_dim);
