@@ -821,10 +821,10 @@ ARGS_SIZE(indexer_groups_args, 48);
 
 /* Attention over compressed rows (ops/compressed/compressed.h). */
 struct compressed_turn_args {
-    ADDR x;    /* [n][x_stride]: heads [dim] */
-    ADDR norm; /* f32 [dim]; 0: none */
-    ADDR rope; /* [n][rope_dim]: cos and sin of each pair */
-    ADDR y;    /* out [n][y_stride]; 0: rows of the ring, or compressed rows */
+    ADDR x;      /* [n][x_stride]: heads [dim] */
+    ADDR norm;   /* f32 [dim]; 0: none */
+    ADDR rope;   /* [n][rope_dim]: cos and sin of each pair */
+    ADDR y;      /* out [n][y_stride]; 0: rows of the ring, or compressed rows */
     ADDR blocks; /* the ring's or the cache's: ADDR [position >> KV_BLOCK_SHIFT] */
     U32 pos, x_stride, y_stride;
     U32 row_off; /* bytes from a block's start to this layer's rows */

@@ -1,6 +1,6 @@
-// indexer/groups.comp - candidates of an indexer (ops/indexer/indexer.h). FINDS: the score of each group is the
-// largest of its blocks, of the last group infinite. Otherwise blocks of groups that are not listed get the score
-// -infinity.
+// indexer/groups.comp - candidates of an indexer (ops/indexer/indexer.h). FINDS: the score of each group is
+// the largest of its blocks, of the last group infinite. Otherwise blocks of groups that are not listed get
+// the score -infinity.
 // Grid: x = groups or blocks, WORKGROUP of them each; y = tokens. Exact.
 #version 460
 #include "lib/memory.glsl"

@@ -6,8 +6,8 @@
  *   x += out_b [out_a_g o_g for each group g of heads]
  * Layers without compressed rows lack rows and gates, layers without an indexer what has its name.
  *
- * DeepSeek-V4.1's differs: index rows are a product of the pooled rows before these are turned. A layer may see
- * the rows of a layer before it, and what that one or another has chosen.
+ * DeepSeek-V4.1's differs: index rows are a product of the pooled rows before these are turned. A layer may
+ * see the rows of a layer before it, and what that one or another has chosen.
  *
  * Stores: rows of the window, compressed rows, the sums of unfinished blocks (attention's, then the
  * indexer's), index rows. A layer that borrows rows has the first alone. */
@@ -27,7 +27,7 @@ struct compressed_layer {
     struct linear in, q_b;
     struct linear groups; /* a stack: a matrix for each group of heads */
     struct linear out;
-    struct linear index_key; /* of a pooled row; zero if index rows are pooled themselves */
+    struct linear index_key; /* product of a pooled row; zero if index rows are pooled themselves */
     uint64_t q_norm, kv_norm, sinks;
     uint64_t bias, row_norm, index_bias, index_row_norm, index_key_norm;
 };

@@ -178,20 +178,20 @@ static void mix_joined(const struct residual *r, const struct residual_mix *m, u
                                          .y_stride = low_stride(c),
                                          .n = t->n,
                                          .chunk = t->plan_n});
-    streams_collapse_run(
-        &r->op, r->exec,
-        &(struct streams_collapse_call){.x = x,
-                                        .squares = r->squares.address,
-                                        .low = has_weights ? r->low.address : 0,
-                                        .scale = m->coefficients,
-                                        .base = m->coefficients + n_scales(joins) * sizeof(float),
-                                        .dst = dst,
-                                        .n = t->n,
-                                        .stride = low_stride(c),
-                                        .joins = joins,
-                                        .lagged = lagged,
-                                        .weights = lagged && !m->is_first ? lagged_at(r, m->turn, t->from) : 0,
-                                        .kept = lagged ? lagged_at(r, !m->turn, t->from) : 0});
+    streams_collapse_run(&r->op, r->exec,
+                         &(struct streams_collapse_call){
+                             .x = x,
+                             .squares = r->squares.address,
+                             .low = has_weights ? r->low.address : 0,
+                             .scale = m->coefficients,
+                             .base = m->coefficients + n_scales(joins) * sizeof(float),
+                             .dst = dst,
+                             .n = t->n,
+                             .stride = low_stride(c),
+                             .joins = joins,
+                             .lagged = lagged,
+                             .weights = lagged && !m->is_first ? lagged_at(r, m->turn, t->from) : 0,
+                             .kept = lagged ? lagged_at(r, !m->turn, t->from) : 0});
 }
 
 static void mix_low_rank(const struct residual *r, const struct residual_mix *m, uint64_t dst,

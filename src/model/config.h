@@ -42,9 +42,9 @@ struct index_config {
     uint32_t ratio;  /* positions of a block, a power of two; 0: every token sees everything */
     uint32_t budget; /* blocks */
     uint32_t rotary_dim;
-    /* The candidates are the best `blocks` groups of `block_rows` consecutive blocks, by their largest scores,
-     * with the last group. A layer that chooses them has `finds`; others with `blocks` choose among those that
-     * the last such layer before them has found. 0: no candidates */
+    /* The candidates are the best `blocks` groups of `block_rows` consecutive blocks, by their largest
+     * scores, with the last group. A layer that chooses them has `finds`; others with `blocks` choose among
+     * those that the last such layer before them has found. 0: no candidates */
     uint32_t blocks, block_rows;
     bool finds;
     /* each head chooses for a key head of its own, by its largest score in a block, and a token always sees
@@ -90,7 +90,7 @@ struct delta_config {
 /* A table of n-gram rows (ngram.h, table.h) and what adds them to the residual (ops/ngram/ngram.h). */
 struct ngram_config {
     struct ngram_table table;
-    bool fused; /* one matrix makes keys and values, and there is no convolution (taps 0) */
+    bool fused;              /* one matrix makes keys and values, and there is no convolution (taps 0) */
     struct ngram_hash given; /* the table's constants, if the configuration has them; n_rows 0: it has none */
     uint32_t width;          /* numbers of a token's residual */
     uint32_t inner;          /* numbers of all rows of a token */
@@ -115,14 +115,14 @@ struct compressed_config {
     uint32_t rope_dim; /* the last channels of a head, which are rotated in pairs (2i, 2i + 1) */
     uint32_t rope;     /* index into config.ropes: angles of queries, rows and compressed rows */
     uint32_t q_lora_rank;
-    uint32_t window; /* positions that a token sees uncompressed, with its own */
-    uint32_t ratio;  /* positions of a compressed row, a power of two; 0: there are none */
-    bool overlaps;   /* a compressed row is made of its positions and of those of the row before it */
+    uint32_t window;  /* positions that a token sees uncompressed, with its own */
+    uint32_t ratio;   /* positions of a compressed row, a power of two; 0: there are none */
+    bool overlaps;    /* a compressed row is made of its positions and of those of the row before it */
     bool norms_heads; /* each head's query is divided by its rms */
     /* DeepSeek-V4.1: a row's weights have no biases, rows of one position no weights, and index keys are
      * projections of the normed rows */
     bool projects_keys;
-    bool borrows; /* its compressed rows are those of the last layer before it that makes some */
+    bool borrows;              /* its compressed rows are those of the last layer before it that makes some */
     struct index_config index; /* chooses compressed rows; n_heads 0: a token sees all complete ones */
     /* The heads' outputs form out_groups groups, of which each has a matrix of out_rank rows; another matrix
      * follows */

@@ -55,7 +55,8 @@ static void make_multipliers(struct ngram_hash *h, const struct ngram_table *t)
 
 int ngram_hash_make(struct ngram_hash *h, const struct ngram_table *t, struct moeflux_err *e)
 {
-    *h = (struct ngram_hash){.size = t->size, .heads = t->heads, .end_of_text = t->end_of_text, .n_words = t->n_words};
+    *h = (struct ngram_hash){
+        .size = t->size, .heads = t->heads, .end_of_text = t->end_of_text, .n_words = t->n_words};
     if (t->size < 2 || t->size > NGRAM_MAX_SIZE || t->heads == 0 ||
         t->heads > NGRAM_MAX_HEADS / (t->size - 1) || t->base == 0)
         return err_set(e, ERR_UNSUPPORTED, "n-gram table: %u heads for n-grams of up to %u tokens, %u rows",

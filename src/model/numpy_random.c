@@ -78,7 +78,8 @@ void numpy_random_integers(uint32_t seed, uint64_t below, uint32_t n, uint64_t *
 {
     struct pcg g = begin(seed);
     for (uint32_t i = 0; i < n; i++) {
-        /* Lemire's method: the high half of a product, unless the low half is one of those that occur too often. */
+        /* Lemire's method: the high half of a product, unless the low half is one of those that occur too
+         * often. */
         u128 product = (u128)next(&g) * below;
         while ((uint64_t)product < below && (uint64_t)product < -below % below)
             product = (u128)next(&g) * below;

@@ -48,8 +48,8 @@ enum place { FLOATS, NEAR, FAR };
 /* How a case of turn norms its vectors. */
 enum norms { NONE, UNIT, WEIGHTS };
 
-static void turn_case(struct kernel_test *l, const struct compressed_shape *s, enum norms norms, enum place place,
-                      uint32_t pos, uint32_t n)
+static void turn_case(struct kernel_test *l, const struct compressed_shape *s, enum norms norms,
+                      enum place place, uint32_t pos, uint32_t n)
 {
     bool is_row = place != FLOATS;
     uint32_t n_heads = is_row ? 1 : s->n_heads, x_stride = n_heads * s->dim + 4, width = n_heads * s->dim;
@@ -84,7 +84,11 @@ static void turn_case(struct kernel_test *l, const struct compressed_shape *s, e
         kt_finish(l, side);
     }
     snprintf(text, sizeof text, "%u heads of %u, norm %d, %u + %u positions%s%s", n_heads, s->dim, norms, pos,
-             n, place == FAR ? ", compressed rows of " : is_row ? ", rows of " : "", is_row ? type_name(s) : "");
+             n,
+             place == FAR ? ", compressed rows of "
+             : is_row     ? ", rows of "
+                          : "",
+             is_row ? type_name(s) : "");
     kt_row(l, "compressed_turn", text, rows_error(l, &b), CACHE_BOUNDS[s->kv_type]);
     kt_report(l, "compressed_turn", text, kt_error(l, y, (uint64_t)n * width), BOUND);
 }
@@ -106,7 +110,8 @@ static void pool_case(struct kernel_test *l, const struct compressed_shape *s, u
                        *norm = kt_floats(l, s->dim, 0.5f, 1.5f),
                        *rope = kt_floats(l, (uint64_t)n * s->rope_dim + 1, -1, 1),
                        *in = pos ? kt_floats(l, state, 0.5f, 2) : kt_bytes(l, NULL, 4 * state),
-                       *out = kt_bytes(l, NULL, 4 * state), *rows = kt_bytes(l, NULL, 4 * (uint64_t)n * s->dim),
+                       *out = kt_bytes(l, NULL, 4 * state),
+                       *rows = kt_bytes(l, NULL, 4 * (uint64_t)n * s->dim),
                        *angles = kt_bytes(l, NULL, 4 * (uint64_t)n * s->rope_dim + 4);
     for (int side = 0; side < kt_n_sides(l) && !l->err.code; side++) {
         struct compressed op;
@@ -133,7 +138,8 @@ static void pool_case(struct kernel_test *l, const struct compressed_shape *s, u
     snprintf(text, sizeof text, "rows of %u from %u%s%s, %u + %u positions, %s", s->dim, s->ratio,
              s->overlaps ? ", overlapping" : "", plain ? ", plain" : "", pos, n, type_name(s));
     kt_row(l, "compressed_pool", text, rows_error(l, &b), CACHE_BOUNDS[s->kv_type]);
-    double error = fmax(kt_error(l, rows, (uint64_t)n * s->dim), kt_error(l, angles, (uint64_t)n * s->rope_dim));
+    double error =
+        fmax(kt_error(l, rows, (uint64_t)n * s->dim), kt_error(l, angles, (uint64_t)n * s->rope_dim));
     kt_report(l, "compressed_pool", text, fmax(error, kt_error(l, out, state)), BOUND);
 }
 

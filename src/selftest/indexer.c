@@ -106,12 +106,14 @@ static struct indexer_call call_of(const struct bench *b, const struct indexer_s
 
 static void describe(const struct indexer_shape *s, uint32_t pos, uint32_t n, char *text, size_t size)
 {
-    snprintf(text, size, "%u heads of %u, %u blocks of %u%s, %u + %u positions%s%s%s%s%s%s", s->n_heads, s->dim,
-             s->choice.budget, s->choice.ratio, s->choice.heads ? " each" : "", pos, n,
+    snprintf(text, size, "%u heads of %u, %u blocks of %u%s, %u + %u positions%s%s%s%s%s%s", s->n_heads,
+             s->dim, s->choice.budget, s->choice.ratio, s->choice.heads ? " each" : "", pos, n,
              s->weighted ? ", weights" : "", s->layer_norm ? ", layer norm" : "",
              s->interleaved ? ", pairs" : "", s->pooled ? ", pooled" : "",
              s->kv_type == KV_TYPE_F16 ? ", f16" : "",
-             !s->groups ? "" : s->finds ? ", finds candidates" : ", takes candidates");
+             !s->groups ? ""
+             : s->finds ? ", finds candidates"
+                        : ", takes candidates");
 }
 
 static void prepare_case(struct kernel_test *l, const struct indexer_shape *s, uint32_t pos, uint32_t n)
@@ -213,28 +215,40 @@ static void batched_case(struct kernel_test *l, const struct indexer_shape *s, c
 void selftest_indexer_cases(struct kernel_test *l)
 {
     static const uint32_t pos[] = {18, 300, 3};
-    const struct indexer_shape odd = {3, 20, 6, {3, 5, 0}, false, false, false, 1e-6f, KV_TYPE_F32, false, 0, 0, false};
-    const struct indexer_shape tokens = {5, 36, 36, {1, 40, 0}, true, true, false, 1e-6f, KV_TYPE_F16, false, 0, 0, false};
-    const struct indexer_shape next = {4,     128,   64,    {4, 512, 0}, false,
-                                       false, false, 1e-6f, KV_TYPE_F16, false, 0, 0, false};
-    const struct indexer_shape wide = {33, 64, 0, {16, 2, 0}, true, true, true, 1e-6f, KV_TYPE_F32, false, 0, 0, false};
-    const struct indexer_shape whole = {1, 4, 2, {256, 1, 0}, false, false, false, 1e-6f, KV_TYPE_F32, false, 0, 0, false};
-    const struct indexer_shape pairs = {6, 24, 10, {1, 9, 0}, true, true, true, 1e-6f, KV_TYPE_F32, false, 0, 0, false};
-    const struct indexer_shape pool = {5, 36, 0, {4, 6, 0}, true, true, false, 1e-6f, KV_TYPE_F32, true, 0, 0, false};
-    const struct indexer_shape one = {2, 20, 0, {1, 7, 0}, true, true, false, 1e-6f, KV_TYPE_F16, true, 0, 0, false};
+    const struct indexer_shape odd = {3,     20,          6,     {3, 5, 0}, false, false, false,
+                                      1e-6f, KV_TYPE_F32, false, 0,         0,     false};
+    const struct indexer_shape tokens = {5,     36,          36,    {1, 40, 0}, true, true, false,
+                                         1e-6f, KV_TYPE_F16, false, 0,          0,    false};
+    const struct indexer_shape next = {4,     128,         64,    {4, 512, 0}, false, false, false,
+                                       1e-6f, KV_TYPE_F16, false, 0,           0,     false};
+    const struct indexer_shape wide = {33,    64,          0,     {16, 2, 0}, true, true, true,
+                                       1e-6f, KV_TYPE_F32, false, 0,          0,    false};
+    const struct indexer_shape whole = {1,     4,           2,     {256, 1, 0}, false, false, false,
+                                        1e-6f, KV_TYPE_F32, false, 0,           0,     false};
+    const struct indexer_shape pairs = {6,     24,          10,    {1, 9, 0}, true, true, true,
+                                        1e-6f, KV_TYPE_F32, false, 0,         0,    false};
+    const struct indexer_shape pool = {5,     36,          0,    {4, 6, 0}, true, true, false,
+                                       1e-6f, KV_TYPE_F32, true, 0,         0,    false};
+    const struct indexer_shape one = {2,     20,          0,    {1, 7, 0}, true, true, false,
+                                      1e-6f, KV_TYPE_F16, true, 0,         0,    false};
     /* finds candidates, takes them */
-    const struct indexer_shape finds = {5, 20, 6, {2, 7, 0}, true, true, true, 1e-6f, KV_TYPE_F32, false, 4, 3, true};
-    const struct indexer_shape takes = {5, 20, 6, {2, 7, 0}, true, true, true, 1e-6f, KV_TYPE_F16, false, 4, 3, false};
+    const struct indexer_shape finds = {5,     20,          6,     {2, 7, 0}, true, true, true,
+                                        1e-6f, KV_TYPE_F32, false, 4,         3,    true};
+    const struct indexer_shape takes = {5,     20,          6,     {2, 7, 0}, true, true, true,
+                                        1e-6f, KV_TYPE_F16, false, 4,         3,    false};
     /* DeepSeek-V4.1-Flash's, with fewer candidates */
-    const struct indexer_shape v41 = {32, 128, 64, {1, 512, 0}, true, true, true, 1e-6f, KV_TYPE_F16, false, 80, 8, true};
+    const struct indexer_shape v41 = {32,    128,         64,    {1, 512, 0}, true, true, true,
+                                      1e-6f, KV_TYPE_F16, false, 80,          8,    true};
     /* GLM-5's and GLM-5.3-Flash's */
-    const struct indexer_shape glm = {32, 128, 64, {1, 2048, 0}, true, true, true, 1e-6f, KV_TYPE_F16, false, 0, 0, false};
-    const struct indexer_shape flash = {32,   128,   0,     {16, 128, 0}, true,
-                                        true, false, 1e-6f, KV_TYPE_F16,  true, 0, 0, false};
-    const struct indexer_shape heads = {3, 20, 6, {8, 2, 3}, false, false, false, 1e-6f, KV_TYPE_F32, false, 0, 0, false};
+    const struct indexer_shape glm = {32,    128, 64, {1, 2048, 0}, true, true, true, 1e-6f, KV_TYPE_F16,
+                                      false, 0,   0,  false};
+    const struct indexer_shape flash = {32,   128, 0, {16, 128, 0}, true, true, false, 1e-6f, KV_TYPE_F16,
+                                        true, 0,   0, false};
+    const struct indexer_shape heads = {3,     20,          6,     {8, 2, 3}, false, false, false,
+                                        1e-6f, KV_TYPE_F32, false, 0,         0,     false};
     /* MiniMax-M3's */
-    const struct indexer_shape m3 = {4,     128,   64,    {128, 15, 4}, false,
-                                     false, false, 1e-6f, KV_TYPE_F16,  false, 0, 0, false};
+    const struct indexer_shape m3 = {4,     128, 64, {128, 15, 4}, false, false, false, 1e-6f, KV_TYPE_F16,
+                                     false, 0,   0,  false};
     prepare_case(l, &odd, 254, 1);
     prepare_case(l, &odd, 253, 1); /* completes a block */
     prepare_case(l, &odd, 250, 19);

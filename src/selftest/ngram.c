@@ -48,8 +48,7 @@ static void ngram_case(struct kernel_test *l, const struct ngram_shape *c, uint3
 void selftest_ngram_cases(struct kernel_test *l)
 {
     static const struct ngram_shape tiny = {1, 4, 2, 1, 1, 1e-6f}, odd = {3, 1036, 3, 2, 0.0625f, 1e-6f},
-                                    next = {4, 2560, 4, 3, 1, 1e-6f},
-                                    flat = {3, 1036, 0, 0, 1, 1e-20f};
+                                    next = {4, 2560, 4, 3, 1, 1e-6f}, flat = {3, 1036, 0, 0, 1, 1e-20f};
     ngram_case(l, &tiny, 1);
     ngram_case(l, &odd, 1);
     ngram_case(l, &odd, 3);

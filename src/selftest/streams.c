@@ -164,26 +164,28 @@ static void collapse_case(struct kernel_test *l, const struct streams_shape *c, 
         if (streams_open(&op, l->side[s], c, &l->err) < 0)
             break;
         exec_begin(l->side[s]);
-        streams_collapse_run(&op, l->side[s],
-                             &(struct streams_collapse_call){.x = x->on[s].address,
-                                                             .squares = squares->on[s].address,
-                                                             .low = has_low ? low->on[s].address : 0,
-                                                             .scale = scale->on[s].address,
-                                                             .base = base->on[s].address,
-                                                             .dst = dst->on[s].address,
-                                                             .n = n,
-                                                             .stride = stride,
-                                                             .joins = joins,
-                                                             .lagged = lag != OWN,
-                                                             .weights = lag == LAGGED ? weights->on[s].address
-                                                                                      : 0,
-                                                             .kept = kept->on[s].address});
+        streams_collapse_run(
+            &op, l->side[s],
+            &(struct streams_collapse_call){.x = x->on[s].address,
+                                            .squares = squares->on[s].address,
+                                            .low = has_low ? low->on[s].address : 0,
+                                            .scale = scale->on[s].address,
+                                            .base = base->on[s].address,
+                                            .dst = dst->on[s].address,
+                                            .n = n,
+                                            .stride = stride,
+                                            .joins = joins,
+                                            .lagged = lag != OWN,
+                                            .weights = lag == LAGGED ? weights->on[s].address : 0,
+                                            .kept = kept->on[s].address});
         kt_finish(l, s);
     }
     char text[96];
-    snprintf(text, sizeof text, "%u streams of %u, %u token%s, %u iterations%s%s%s", c->n_streams, c->hidden, n,
-             n > 1 ? "s" : "", c->iterations, has_low ? "" : ", no weights", joins ? ", join" : "",
-             lag == OWN ? "" : lag == FIRST ? ", first" : ", lagged");
+    snprintf(text, sizeof text, "%u streams of %u, %u token%s, %u iterations%s%s%s", c->n_streams, c->hidden,
+             n, n > 1 ? "s" : "", c->iterations, has_low ? "" : ", no weights", joins ? ", join" : "",
+             lag == OWN     ? ""
+             : lag == FIRST ? ", first"
+                            : ", lagged");
     double error = fmax(kt_error(l, dst, (uint64_t)n * c->hidden), kt_error(l, low, (uint64_t)n * stride));
     error = fmax(error, kt_error(l, kept, (uint64_t)n * c->n_streams));
     kt_report(l, "streams_collapse", text, error, BOUND);

@@ -645,14 +645,14 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
 /* Published checkpoints of other families, converted without loss (tests/models/families/README.md): several
  * residual streams, n-gram rows, attention over chosen blocks; norms after parts, a dense part next to
  * experts; latents of chosen positions; decays for each key channel, gates of heads, clamped activations;
- * compressed rows, experts of a table; rows and choices of other layers, candidates, lagged mixes; streams with a doubly stochastic mix, an indexer of pooled keys;
- * blocks chosen for each key head, gates of heads with windows, values of another size than keys; Mamba-2 and
- * experts without gates, experts of a latent. The first ones have all of these. */
-static const char *const published[] = {
-    "qw4-odd",       "gemma4-odd", "glm5-odd",     "kimilin-odd", "ling-flash", "v4-odd",     "v41-odd",
-    "glm53f-odd",    "m3-odd",     "step-plain",   "mimo-odd",    "nemo-odd",   "nemo-latent",
-    "qw4-plain",     "dsv32",      "gemma4-plain", "glm5-plain",  "ling-tiny",  "ling-odd",
-    "kimilin-plain", "v4-plain",   "glm53f-plain", "mimo-plain",  "nemo-plain"};
+ * compressed rows, experts of a table; rows and choices of other layers, candidates, lagged mixes; streams
+ * with a doubly stochastic mix, an indexer of pooled keys; blocks chosen for each key head, gates of heads
+ * with windows, values of another size than keys; Mamba-2 and experts without gates, experts of a latent.
+ * The first ones have all of these. */ static const char *const published[] = {
+    "qw4-odd",     "gemma4-odd",    "glm5-odd", "kimilin-odd",  "ling-flash", "v4-odd",
+    "v41-odd",     "glm53f-odd",    "m3-odd",   "step-plain",   "mimo-odd",   "nemo-odd",
+    "nemo-latent", "qw4-plain",     "dsv32",    "gemma4-plain", "glm5-plain", "ling-tiny",
+    "ling-odd",    "kimilin-plain", "v4-plain", "glm53f-plain", "mimo-plain", "nemo-plain"};
 enum { N_PUBLISHED = sizeof published / sizeof *published, N_SHOWN_PUBLISHED = 13 };
 
 static void published_families_agree(void **state)

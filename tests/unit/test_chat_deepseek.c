@@ -387,7 +387,8 @@ static void deepseek_v4_thinks_between_its_calls_and_drops_old_thoughts(void **s
 static void deepseek_v41_has_system_texts_anywhere_and_says_how_much_it_thinks(void **state)
 {
 #define SYSTEM_TEXT "<｜System｜>"
-#define EFFORT(n) "Reasoning Effort: " n " (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
+#define EFFORT(n)                                                                                            \
+    "Reasoning Effort: " n " (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
     static const char tools[] = "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]",
                       messages[] =
                           "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
@@ -400,25 +401,28 @@ static void deepseek_v41_has_system_texts_anywhere_and_says_how_much_it_thinks(v
     chats_open(&c, t, "deepseek-v4.1", CHAT_THINKING_AUTO);
     chats_expect(&c, chats_messages("user", "hello"), BEGIN USER "hello" ASSISTANT "</think>");
     chats_expect(&c, chats_messages("system", "Be brief.", "user", "one", "assistant", "1", "system", "Now!"),
-                 BEGIN SYSTEM_TEXT "Be brief." USER "one" ASSISTANT "</think>1" END SYSTEM_TEXT "Now!" ASSISTANT
-                              "</think>");
+                 BEGIN SYSTEM_TEXT "Be brief." USER "one" ASSISTANT "</think>1" END SYSTEM_TEXT
+                                   "Now!" ASSISTANT "</think>");
     chat_free(&c);
     chats_open(&c, t, "deepseek-v4.1", CHAT_THINKING_ON);
     assert_true(c.opens_inside);
     chats_expect(&c, chats_messages("user", "one", "assistant", "1", "user", "two"),
-                 BEGIN SYSTEM_TEXT EFFORT("75") USER "one" ASSISTANT "</think>1" END USER "two" ASSISTANT "<think>");
+                 BEGIN SYSTEM_TEXT EFFORT("75") USER "one" ASSISTANT "</think>1" END USER "two" ASSISTANT
+                                                     "<think>");
     struct moeflux_err e = {0};
     check_ok(chat_use_effort(&c, CHAT_EFFORT_LOW, &e), &e);
     chats_expect(&c, chats_messages("system", "S", "user", "one"),
                  BEGIN SYSTEM_TEXT EFFORT("50") "S" USER "one" ASSISTANT "<think>");
     check_ok(chat_use_effort(&c, CHAT_EFFORT_XHIGH, &e), &e);
-    chats_expect(&c, chats_messages("user", "one"), BEGIN SYSTEM_TEXT EFFORT("100") USER "one" ASSISTANT "<think>");
+    chats_expect(&c, chats_messages("user", "one"),
+                 BEGIN SYSTEM_TEXT EFFORT("100") USER "one" ASSISTANT "<think>");
     check_ok(chat_use_effort(&c, CHAT_EFFORT_AUTO, &e), &e);
     json_t *list = conversation(messages), *known = conversation(tools);
     struct chat_prompt p = {.messages = list, .tools = known, .opens_answer = true};
     struct chat_text text = {0};
     check_ok(chat_render(&c, &p, &text, &e), &e);
-    const char *begin = BEGIN SYSTEM_TEXT EFFORT("75") "\n\n## Tools\n\n", *user = strstr(str_text(&text.text), USER);
+    const char *begin = BEGIN SYSTEM_TEXT EFFORT("75") "\n\n## Tools\n\n",
+               *user = strstr(str_text(&text.text), USER);
     assert_non_null(user);
     assert_memory_equal(str_text(&text.text), begin, strlen(begin));
     assert_non_null(strstr(str_text(&text.text),

@@ -1,5 +1,5 @@
-/* N-gram hashes against rows that transformers 5.24 computes (Qwen4ExpTextNGramEmbedding), in chunks; of words
- * against numpy's.
+/* N-gram hashes against rows that transformers 5.24 computes (Qwen4ExpTextNGramEmbedding), in
+ * chunks; of words against numpy's.
  *
  * suites: check fast asan */
 #include <stdint.h>

@@ -189,7 +189,8 @@ uint64_t ngram_rows_host_bytes(const struct config *c, struct expert_layers laye
         return 0;
     uint64_t rows = (uint64_t)max_chunk * (t->size - 1) * t->heads;
     return ngram_rows_room_bytes(c, layers, max_chunk) +
-           (t->n_words ? (uint64_t)c->vocab_size * sizeof(uint32_t) : 0) + rows * (2ull * count_tables(c) * sizeof(uint32_t) + sizeof(uint64_t) +
+           (t->n_words ? (uint64_t)c->vocab_size * sizeof(uint32_t) : 0) +
+           rows * (2ull * count_tables(c) * sizeof(uint32_t) + sizeof(uint64_t) +
                    TABLE_RUNS * sizeof(struct row_piece));
 }
 

@@ -1,6 +1,6 @@
-/* DeepSeek-V4.1: DeepSeek-V4's attention, whose compressed rows and choices groups of layers share; lagged mixes
- * of residual streams; rows of n-gram tables (Engram) before some layers' mixers; a bias in each router. The
- * layers of multi-token prediction and vision are left out. Defaults are those of mlx-lm's. */
+/* DeepSeek-V4.1: DeepSeek-V4's attention, whose compressed rows and choices groups of layers share; lagged
+ * mixes of residual streams; rows of n-gram tables (Engram) before some layers' mixers; a bias in each
+ * router. The layers of multi-token prediction and vision are left out. Defaults are mlx-lm's. */
 #include <jansson.h>
 #include <string.h>
 
@@ -94,8 +94,9 @@ static uint32_t ratio_of(const struct lists *l, struct json_view *v, uint32_t i)
     json_int_t ratio = json_integer_value(item);
     bool is_known = json_is_integer(item) && ratio >= 0 && ratio <= 1 << KV_BLOCK_SHIFT;
     if (v->rc == 0 && l->ratios && (!is_known || (ratio & (ratio - 1)) != 0))
-        v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: compress_ratios[%u]: expected 0 or a power of two up to %d",
-                        v->where, i, 1 << KV_BLOCK_SHIFT);
+        v->rc =
+            err_set(v->e, ERR_UNSUPPORTED, "%s: compress_ratios[%u]: expected 0 or a power of two up to %d",
+                    v->where, i, 1 << KV_BLOCK_SHIFT);
     return v->rc < 0 ? 0 : (uint32_t)ratio;
 }
 
@@ -124,10 +125,11 @@ static struct role role_of(const struct lists *l, struct json_view *v, uint32_t 
                         "ratio before it",
                         v->where, i, r.ratio);
     else if (r.takes && (json_int_t)*source > l->finder)
-        v->rc = err_set(v->e, ERR_UNSUPPORTED,
-                        "%s: candidate_source_layer_id: layer %u chooses among the rows of layer %u, not those "
-                        "of the candidates",
-                        v->where, i, *source);
+        v->rc =
+            err_set(v->e, ERR_UNSUPPORTED,
+                    "%s: candidate_source_layer_id: layer %u chooses among the rows of layer %u, not those "
+                    "of the candidates",
+                    v->where, i, *source);
     return r;
 }
 
@@ -152,10 +154,11 @@ static void read_index(struct json_view *v, const struct role *r, struct compres
     x->block_rows = json_view_u32_or(v, "candidate_block_size", 8, 1, CONFIG_MAX_BUDGET);
     x->finds = r->finds;
     if (v->rc == 0 && (uint64_t)x->blocks * x->block_rows < (uint64_t)x->budget + x->block_rows)
-        v->rc = err_set(v->e, ERR_UNSUPPORTED,
-                        "%s: candidate_topk_blocks is %u with %u rows each, expected room for index_topk = %u and "
-                        "another block",
-                        v->where, x->blocks, x->block_rows, x->budget);
+        v->rc = err_set(
+            v->e, ERR_UNSUPPORTED,
+            "%s: candidate_topk_blocks is %u with %u rows each, expected room for index_topk = %u and "
+            "another block",
+            v->where, x->blocks, x->block_rows, x->budget);
 }
 
 /* Reads what all layers have. */
@@ -277,7 +280,8 @@ static void read_tables(struct config *c, struct json_view *v)
             v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: engram_layer_ids[%zu] is %u, expected rising numbers",
                             v->where, i, layer);
         else if (c->n_parts == CONFIG_MAX_PARTS)
-            v->rc = err_set(v->e, ERR_UNSUPPORTED, "%s: engram_layer_ids: too many different layers", v->where);
+            v->rc =
+                err_set(v->e, ERR_UNSUPPORTED, "%s: engram_layer_ids: too many different layers", v->where);
         if (v->rc < 0)
             return;
         n.table.seed = (uint64_t)SEED_STEP * layer;

@@ -18,7 +18,7 @@ struct job {
     const struct indexer_shape *shape;
     const struct indexer_call *call;
     const struct loops *loops;
-    float *rooms;             /* `room` floats a thread: at least room_of(shape), and a token's groups */
+    float *rooms; /* `room` floats a thread: at least room_of(shape), and a token's groups */
     uint64_t room;
     float *scores;            /* [n_scored][lists][n_blocks] */
     uint32_t first, n_scored; /* tokens whose scores are kept */

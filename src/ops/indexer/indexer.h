@@ -12,9 +12,9 @@
  *             the list of choice.h: the `budget` blocks with the largest scores; the lower index wins a tie
  * Without weights w_h = 1. Positive factors of all scores do not matter and are left out.
  *   With candidates (DeepSeek-V4.1) `group` consecutive blocks are a group. An indexer that finds them lists
- *   the `groups` groups with the largest scores of a block, always with the last group, as `chosen` lists blocks.
- *   An indexer that takes them gives blocks of other groups the score -infinity. Tokens with no more groups than
- *   that have no list.
+ *   the `groups` groups with the largest scores of a block, always with the last group, as `chosen` lists
+ *   blocks. An indexer that takes them gives blocks of other groups the score -infinity. Tokens with no more
+ *   groups than that have no list.
  *   or, with lists of key heads (choice.heads = n_heads): rows are of single positions, and each query head h
  *   ranks the blocks before the token's own, (b + 1) ratio <= p, for the list of key head h:
  *             row_p = rope(rms(k_p) * k_norm),  score_hb = max of q_h . row_p over the block's positions
@@ -55,8 +55,8 @@ struct indexer {
     struct indexer_shape shape;
     struct { /* vulkan */
         struct kernel prepare, choose;
-        struct kernel one, some; /* scores of one token, of tiles of some_tokens */
-        struct kernel groups;    /* scores of groups, or without `finds` leaves out the other groups */
+        struct kernel one, some;     /* scores of one token, of tiles of some_tokens */
+        struct kernel groups;        /* scores of groups, or without `finds` leaves out the other groups */
         uint32_t some_tokens, lanes; /* lanes: of `groups` */
     } gpu;
 };
@@ -75,7 +75,8 @@ struct indexer_call {
     uint64_t scores;  /* scratch: indexer_scratch floats */
     /* u32 [n][kv_choice_stride]: the lists. Rows of tokens that see everything are not written. */
     uint64_t chosen;
-    uint64_t candidates; /* u32 [n][groups + 1]; written or read. Rows of tokens with few groups are neither */
+    /* u32 [n][groups + 1]; written or read. Rows of tokens with few groups are neither */
+    uint64_t candidates;
     uint32_t n, pos, stride, key_stride, layer_off, weight_stride;
 };
 

@@ -185,7 +185,8 @@ static void ref_find(const struct indexer_shape *s, const struct indexer_call *c
 }
 
 /* Leaves out the blocks of token t that are no candidates. */
-static void ref_take(const struct indexer_shape *s, const struct indexer_call *c, uint32_t t, struct scored *all)
+static void ref_take(const struct indexer_shape *s, const struct indexer_call *c, uint32_t t,
+                     struct scored *all)
 {
     const uint32_t *list = host_words(c->candidates) + (uint64_t)t * (s->groups + 1);
     uint32_t n_blocks = kv_choice_n_ranked(&s->choice, c->pos + t), at = 0;

@@ -6,7 +6,14 @@
 
 /* SCORE_GROUP: lanes of indexer/scores.comp. SCORE_KEYS: its rows of a tile. SCORE_VECTORS: queries of a tile
  * if there are many tokens. CHOOSE_GROUP: lanes of indexer/choose.comp. */
-enum { SCORE_GROUP = 128, SCORE_KEYS = 32, SCORE_VECTORS = 32, CHOOSE_GROUP = 512, PREPARE_GROUP = 128, GROUPS_GROUP = 128 };
+enum {
+    SCORE_GROUP = 128,
+    SCORE_KEYS = 32,
+    SCORE_VECTORS = 32,
+    CHOOSE_GROUP = 512,
+    PREPARE_GROUP = 128,
+    GROUPS_GROUP = 128
+};
 /* Scores that are kept at the same time; many tokens go in several steps. */
 enum { MOST_SCORES = 16 << 20 };
 /* The constants of indexer/scores.comp: its own, those of kv_cache.h, its own. */
@@ -76,7 +83,7 @@ int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *
     if (rc < 0)
         return rc;
     rc = exec_kernel(x, &op->gpu.prepare, "indexer_prepare", sizeof(struct indexer_prepare_args), prepare,
-                         PREPARE_N_SPEC, e);
+                     PREPARE_N_SPEC, e);
     if (rc == 0)
         rc = exec_kernel(x, &op->gpu.choose, "indexer_choose", sizeof(struct indexer_choose_args), choose, 2,
                          e);
@@ -170,16 +177,16 @@ static void run_groups(const struct indexer *op, struct exec *x, const struct in
     const struct indexer_shape *s = &op->shape;
     uint32_t stride = (c->pos + c->n) / s->choice.ratio, group_stride = groups_of(s, c->pos + c->n);
     uint32_t skip = n_without_groups(s, c->pos + first, n), from = first + skip, left = n - skip;
-    const struct indexer_groups_args a = {
-        .scores = c->scores + (uint64_t)skip * stride * sizeof(float),
-        .groups = c->scores + (uint64_t)n * stride * sizeof(float),
-        .candidates = c->candidates + (uint64_t)from * (s->groups + 1) * sizeof(uint32_t),
-        .pos = c->pos + from,
-        .ratio = s->choice.ratio,
-        .group = s->group,
-        .n_listed = s->groups,
-        .score_stride = stride,
-        .group_stride = group_stride};
+    const struct indexer_groups_args a = {.scores = c->scores + (uint64_t)skip * stride * sizeof(float),
+                                          .groups = c->scores + (uint64_t)n * stride * sizeof(float),
+                                          .candidates = c->candidates +
+                                                        (uint64_t)from * (s->groups + 1) * sizeof(uint32_t),
+                                          .pos = c->pos + from,
+                                          .ratio = s->choice.ratio,
+                                          .group = s->group,
+                                          .n_listed = s->groups,
+                                          .score_stride = stride,
+                                          .group_stride = group_stride};
     if (left == 0)
         return;
     exec_dispatch(x, &op->gpu.groups, &a, div_up(s->finds ? group_stride : stride, op->gpu.lanes), left, 1);

@@ -76,7 +76,8 @@ static void add_piece(void *ctx, uint32_t i, uint32_t thread)
         j->loops->sigmoid(sum, n, weight);
     for (uint32_t c = 0; c < n; c++) {
         uint32_t at = first + c;
-        x[c] += j->gates[t * s->n_streams + at / s->hidden] * value[at % s->hidden] + (taps ? sum[c] * weight[c] : 0);
+        x[c] += j->gates[t * s->n_streams + at / s->hidden] * value[at % s->hidden] +
+                (taps ? sum[c] * weight[c] : 0);
     }
 }
 

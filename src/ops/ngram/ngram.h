@@ -17,8 +17,8 @@
 
 struct ngram_shape {
     uint32_t n_streams, hidden; /* hidden is a multiple of 4 */
-    uint32_t taps, dilation; /* taps 0: no convolution */
-    float scale; /* factor of keys and values: a table's, if it has one scale; else 1 */
+    uint32_t taps, dilation;    /* taps 0: no convolution */
+    float scale;                /* factor of keys and values: a table's, if it has one scale; else 1 */
     float eps;
 };
 

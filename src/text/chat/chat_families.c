@@ -86,31 +86,32 @@ static const char deepseek32[] =
     "{{- '" SENTENCE "' }}{%- endif %}{%- endfor %}";
 
 /* DeepSeek-V4's tools and calls; the words are the tags' names. */
-#define V4_INVOKE(invoke, name, rest) "<" DSML invoke " name=\"$" name "\">\\n" rest "...\\n</" DSML invoke ">\\n"
-#define V4_TOOLS(calls, invoke, parameter)                                                                   \
-    "## Tools\\n\\n"                                                                                         \
-    "You have access to a set of tools to help answer the user\\'s question. You can invoke tools by writing " \
-    "a \"<" DSML calls ">\" block like the following:\\n\\n<" DSML calls ">\\n"                              \
-    V4_INVOKE(invoke, "TOOL_NAME", "<" DSML parameter " name=\"$PARAMETER_NAME\" string=\"true|false\">"      \
-                                   "$PARAMETER_VALUE</" DSML parameter ">\\n")                               \
-    V4_INVOKE(invoke, "TOOL_NAME2", "")                                                                      \
-    "</" DSML calls ">\\n\\n"                                                                               \
-    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, "   \
-    "booleans, arrays, objects), pass the value in JSON format and set `string=\"false\"`.\\n\\n"            \
-    "If thinking_mode is enabled (triggered by " THINK_OPEN "), you MUST output your complete reasoning "    \
-    "inside " THINK_OPEN "..." THINK_CLOSE " BEFORE any tool calls or final response.\\n\\n"                \
-    "Otherwise, output directly after " THINK_CLOSE " with tool calls or final response.\\n\\n"             \
-    "### Available Tool Schemas\\n\\n' }}"                                                                  \
-    "{%- for t in tools if t.type == 'function' %}{{- t.function | tojson + '\\n' }}{%- endfor %}"          \
-    "{{- '\\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool "    \
+#define V4_INVOKE(invoke, name, rest) \
+    "<" DSML invoke " name=\"$" name "\">\\n" rest "...\\n</" DSML invoke ">\\n"
+#define V4_TOOLS(calls, invoke, parameter) \
+    "## Tools\\n\\n" \
+    "You have access to a set of tools to help answer the user\\'s question. You can invoke tools by " \
+    "writing a \"<" DSML calls ">\" block like the following:\\n\\n<" DSML calls ">\\n" \
+    V4_INVOKE(invoke, "TOOL_NAME", "<" DSML parameter " name=\"$PARAMETER_NAME\" string=\"true|false\">" \
+                                   "$PARAMETER_VALUE</" DSML parameter ">\\n") \
+    V4_INVOKE(invoke, "TOOL_NAME2", "") \
+    "</" DSML calls ">\\n\\n" \
+    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, " \
+    "booleans, arrays, objects), pass the value in JSON format and set `string=\"false\"`.\\n\\n" \
+    "If thinking_mode is enabled (triggered by " THINK_OPEN "), you MUST output your complete reasoning " \
+    "inside " THINK_OPEN "..." THINK_CLOSE " BEFORE any tool calls or final response.\\n\\n" \
+    "Otherwise, output directly after " THINK_CLOSE " with tool calls or final response.\\n\\n" \
+    "### Available Tool Schemas\\n\\n' }}" \
+    "{%- for t in tools if t.type == 'function' %}{{- t.function | tojson + '\\n' }}{%- endfor %}" \
+    "{{- '\\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool " \
     "calls.\\n' }}"
-#define V4_CALLS(calls, invoke, parameter)                                                                   \
-    "{%- if m.tool_calls %}{{- '\\n\\n<" DSML calls ">\\n' }}"                                             \
-    "{%- for c in m.tool_calls %}{{- '<" DSML invoke " name=\"' + c.function.name + '\">\\n' }}"            \
-    "{%- for k, v in c.function.arguments.items() %}"                                                        \
-    "{{- '<" DSML parameter " name=\"' + k + '\" string=\"' + ('true\">' + v if v is string else 'false\">' + " \
-    "v | tojson) + '</" DSML parameter ">\\n' }}{%- endfor %}"                                              \
-    "{{- ('' if c.function.arguments else '\\n') + '</" DSML invoke ">\\n' }}{%- endfor %}"                 \
+#define V4_CALLS(calls, invoke, parameter) \
+    "{%- if m.tool_calls %}{{- '\\n\\n<" DSML calls ">\\n' }}" \
+    "{%- for c in m.tool_calls %}{{- '<" DSML invoke " name=\"' + c.function.name + '\">\\n' }}" \
+    "{%- for k, v in c.function.arguments.items() %}" \
+    "{{- '<" DSML parameter " name=\"' + k + '\" string=\"' + ('true\">' + v if v is string else " \
+    "'false\">' + v | tojson) + '</" DSML parameter ">\\n' }}{%- endfor %}" \
+    "{{- ('' if c.function.arguments else '\\n') + '</" DSML invoke ">\\n' }}{%- endfor %}" \
     "{{- '</" DSML calls ">' }}{%- endif %}"
 
 /* DeepSeek-V4's. Thinking before the last question is left out unless tools are used. */
@@ -154,8 +155,8 @@ static const char deepseek41[] =
     "{%- for m in messages %}{%- if m.role != 'assistant' and (m.role != 'system' or loop.index0 > 0) %}"
     "{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}"
     "{{- bos_token + ('" SYSTEM "' if thinks or begins or tools else '') }}"
-    "{%- if thinks %}{{- 'Reasoning Effort: ' + effort | string + ' (range 1-100, the higher the value, the more "
-    "thorough the reasoning)\\n\\n' }}{%- endif %}"
+    "{%- if thinks %}{{- 'Reasoning Effort: ' + effort | string + ' (range 1-100, the higher the value, the "
+    "more thorough the reasoning)\\n\\n' }}{%- endif %}"
     "{{- messages[0].content or '' if begins else '' }}"
     "{%- if tools %}"
     "{{- '\\n\\n"

@@ -89,8 +89,8 @@ static int add_letter(struct letters *l, int32_t cp, struct moeflux_err *e)
     return rc;
 }
 
-/* Appends the decomposed characters of the text in lower case, without marks, runs of spaces as one. The order
- * of marks does not matter, since all are left out. */
+/* Appends the decomposed characters of the text in lower case, without marks, runs of spaces as one. The
+ * order of marks does not matter, since all are left out. */
 static int add_letters(struct letters *l, const char *text, size_t len, struct moeflux_err *e)
 {
     const utf8proc_option_t how = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT;

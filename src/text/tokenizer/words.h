@@ -12,8 +12,9 @@ struct tokenizer;
  * Returns their number. ERR_MEMORY.
  *
  * A token's word is its text decomposed for compatibility (NFKD), without marks, in lower case, with runs of
- * spaces, tabs and line ends as one space, and stripped, unless one space is all of it; if nothing is left, the
- * text itself. The word of a token that is no whole text is the token as the byte alphabet writes it. */
+ * spaces, tabs and line ends as one space, and stripped, unless one space is all of it. If nothing is left,
+ * it is the text itself. The word of a token that is no whole text is the token as the byte alphabet writes
+ * it. */
 int64_t words_of_tokens(const struct tokenizer *t, uint32_t n_ids, uint32_t *words, struct moeflux_err *e);
 
 #endif
