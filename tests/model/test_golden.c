@@ -648,7 +648,8 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
  * compressed rows, experts of a table; rows and choices of other layers, candidates, lagged mixes; streams
  * with a doubly stochastic mix, an indexer of pooled keys; blocks chosen for each key head, gates of heads
  * with windows, values of another size than keys; Mamba-2 and experts without gates, experts of a latent.
- * The first ones have all of these. */ static const char *const published[] = {
+ * The first ones have all of these. */
+static const char *const published[] = {
     "qw4-odd",     "gemma4-odd",    "glm5-odd", "kimilin-odd",  "ling-flash", "v4-odd",
     "v41-odd",     "glm53f-odd",    "m3-odd",   "step-plain",   "mimo-odd",   "nemo-odd",
     "nemo-latent", "qw4-plain",     "dsv32",    "gemma4-plain", "glm5-plain", "ling-tiny",
