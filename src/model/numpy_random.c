@@ -2,7 +2,7 @@
 
 typedef unsigned __int128 u128;
 
-enum { POOL = 4, STATE_WORDS = 8, SHIFT = 16 };
+enum { POOL = 4, STATE_WORDS = 4, SHIFT = 16 };
 
 static uint32_t hash(uint32_t value, uint32_t *constant)
 {
@@ -30,16 +30,21 @@ static void fill_pool(uint32_t seed, uint32_t pool[POOL])
                 pool[to] = mix(pool[to], hash(pool[from], &constant));
 }
 
-/* Draws 64-bit words of the state from the pool. */
-static void draw_state(const uint32_t pool[POOL], uint64_t out[STATE_WORDS / 2])
+static uint32_t draw_word(uint32_t from, uint32_t *constant)
+{
+    uint32_t word = from ^ *constant;
+    *constant *= 0x58f38dedu;
+    word *= *constant;
+    return word ^ word >> SHIFT;
+}
+
+/* Draws 64-bit words of the state from the pool, the lower half first. */
+static void draw_state(const uint32_t pool[POOL], uint64_t out[STATE_WORDS])
 {
     uint32_t constant = 0x8b51f9ddu;
     for (int i = 0; i < STATE_WORDS; i++) {
-        uint32_t word = pool[i % POOL] ^ constant;
-        constant *= 0x58f38dedu;
-        word *= constant;
-        word ^= word >> SHIFT;
-        out[i / 2] = i % 2 ? out[i / 2] | (uint64_t)word << 32 : word;
+        uint32_t low = draw_word(pool[2 * i % POOL], &constant);
+        out[i] = low | (uint64_t)draw_word(pool[(2 * i + 1) % POOL], &constant) << 32;
     }
 }
 
@@ -64,7 +69,7 @@ static uint64_t next(struct pcg *g)
 static struct pcg begin(uint32_t seed)
 {
     uint32_t pool[POOL];
-    uint64_t words[STATE_WORDS / 2];
+    uint64_t words[STATE_WORDS];
     fill_pool(seed, pool);
     draw_state(pool, words);
     struct pcg g = {.increment = ((u128)words[2] << 64 | words[3]) << 1 | 1};
