@@ -36,15 +36,13 @@ int residual_open(struct residual *r, struct exec *x, const struct config *c, st
 void residual_allocate(struct residual *r, const struct config *c, uint32_t n, struct scratch *to)
 {
     uint64_t width = config_width(c);
-    scratch_floats(to, &r->x, n * width);
+    scratch_floats(to, &r->x, n * (width + 2 * (uint64_t)config_lagged(c)));
     if (c->streams.rank) {
         scratch_floats(to, &r->normed, n * width);
         scratch_floats(to, &r->up, n * width);
     } else {
         scratch_floats(to, &r->squares, (uint64_t)n * streams_n_squares(c->hidden));
     }
-    if (c->streams.lagged)
-        scratch_floats(to, &r->lagged, 2 * (uint64_t)n * c->streams.n);
     r->most = n;
     scratch_floats(to, &r->low, (uint64_t)n * low_stride(c));
 }
@@ -57,7 +55,7 @@ void residual_close_mix(struct residual_mix *m, struct exec *x)
 
 void residual_close(struct residual *r, struct exec *x)
 {
-    struct exec_buffer *buffers[] = {&r->x, &r->normed, &r->up, &r->squares, &r->lagged, &r->low};
+    struct exec_buffer *buffers[] = {&r->x, &r->normed, &r->up, &r->squares, &r->low};
     for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++)
         exec_buffer_free(x, buffers[i]);
     residual_close_mix(&r->last, x);
@@ -158,7 +156,9 @@ void residual_add(const struct residual *r, uint32_t from, uint32_t n)
 /* Returns the lagged weights of tokens from `from` on. */
 static uint64_t lagged_at(const struct residual *r, uint32_t turn, uint32_t from)
 {
-    return r->lagged.address + ((uint64_t)turn * r->most + from) * r->config->streams.n * sizeof(float);
+    const struct config *c = r->config;
+    uint64_t before = (uint64_t)r->most * config_width(c) + ((uint64_t)turn * r->most + from) * c->streams.n;
+    return r->x.address + before * sizeof(float);
 }
 
 /* The products are float32 on every path: the weights of all streams depend on them. */

@@ -25,7 +25,7 @@ struct residual_mix {
     struct linear up;      /* low rank */
     uint64_t norm;         /* low rank: f32 [n_streams][hidden] */
     uint64_t coefficients; /* doubly stochastic: f32 scale, then base; 0: all streams weigh the same */
-    /* lagged: which of residual.lagged has the weights; the other one gets those of the next mix */
+    /* lagged: which of the two has the weights; the other one gets those of the next mix */
     uint32_t turn;
     bool is_first; /* lagged: no mix comes before it */
 };
@@ -34,11 +34,12 @@ struct residual {
     const struct config *config;
     struct exec *exec;
     struct streams op;
-    struct residual_mix last;      /* before the head */
-    struct exec_buffer x;          /* f32 [n][n_streams][hidden]: the residual */
+    struct residual_mix last; /* before the head */
+    /* f32 [n][n_streams][hidden]: the residual; then, lagged, f32 [2][n][n_streams]: the weights of this mix and
+     * of the next one */
+    struct exec_buffer x;
     struct exec_buffer normed, up; /* low rank: f32 [n][n_streams][hidden] */
     struct exec_buffer squares;    /* doubly stochastic: f32 [n][streams_n_squares] */
-    struct exec_buffer lagged;     /* lagged: f32 [2][n][n_streams]: weights of this mix, of the next one */
     uint32_t most;                 /* tokens that the buffers hold */
     /* f32 [n][stride]: low, then the logits or the weights; kept until the part's output is added */
     struct exec_buffer low;

@@ -78,10 +78,27 @@ bool config_shares_choice(const struct config *c, uint32_t layer)
     return p->kind == PART_LATENT && p->latent.index.ratio > 0 && p->latent.index.n_heads == 0;
 }
 
+/* Returns whether a layer's compressed attention needs something of a layer before `from`: rows, a choice,
+ * candidates. */
+static bool needs_rows(const struct config *c, uint32_t layer, uint32_t from)
+{
+    const struct part_config *p = config_mixer(c, layer);
+    const struct index_config *x = &p->compressed.index;
+    if (p->kind != PART_COMPRESSED || !p->compressed.ratio)
+        return false;
+    uint32_t chooser = layer, finder = layer;
+    while (chooser >= from && chooser > 0 && !config_mixer(c, chooser)->compressed.index.n_heads)
+        chooser--;
+    while (finder >= from && finder > 0 && !config_mixer(c, finder)->compressed.index.finds)
+        finder--;
+    return config_rows_of(c, layer) < from || (x->ratio && chooser < from) || (x->blocks && finder < from);
+}
+
 bool config_needs_choice(const struct config *c, uint32_t layer)
 {
-    if (c->streams.lagged)
-        return layer > 0;
+    for (uint32_t i = layer; i < c->n_layers; i++)
+        if (needs_rows(c, i, layer))
+            return true;
     for (; layer < c->n_layers; layer++) {
         const struct part_config *p = config_mixer(c, layer);
         if (p->kind == PART_LATENT && p->latent.index.ratio > 0)

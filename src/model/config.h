@@ -280,6 +280,12 @@ static inline uint32_t config_width(const struct config *c)
     return c->hidden * (c->streams.n ? c->streams.n : 1);
 }
 
+/* Returns the weights of a token's lagged mix, which go from one layer to the next with its residual. */
+static inline uint32_t config_lagged(const struct config *c)
+{
+    return c->streams.lagged ? c->streams.n : 0;
+}
+
 /* Returns the columns of what routed experts read, and the rows of what they give. */
 static inline uint32_t config_expert_hidden(const struct config *c)
 {
@@ -358,8 +364,8 @@ const struct part_config *config_first(const struct config *c, enum part_kind ki
 const struct part_config *config_mixer(const struct config *c, uint32_t layer);
 /* Returns whether a layer's tokens see what a layer before it has chosen for them. */
 bool config_shares_choice(const struct config *c, uint32_t layer);
-/* Returns whether layers from this one on need what a layer before it has computed besides the hidden states:
- * a choice, or the weights of a lagged mix. */
+/* Returns whether layers from this one on need what a layer before it has made: a choice, candidates, or
+ * compressed rows. */
 bool config_needs_choice(const struct config *c, uint32_t layer);
 /* Returns the layer whose compressed rows this one sees: it or one before it; UINT32_MAX: none. */
 uint32_t config_rows_of(const struct config *c, uint32_t layer);
