@@ -223,8 +223,8 @@ struct arch_view {
     const struct arch_stores *stores;
     uint64_t scratch_bytes; /* size of its buffers for activations */
     uint32_t max_context;   /* tokens, by the configuration or a default */
-    /* f32 [max_chunk][config_width]: the hidden states; then f32 [max_chunk][config_lagged]: the weights of the
-     * mix that follows a layer */
+    /* f32 [max_chunk][config_width]: the hidden states; then f32 [max_chunk][config_lagged]: the weights of
+     * the mix that follows a layer */
     struct exec_buffer x;
     struct exec_buffer experts_in;     /* f32 [max_chunk][hidden]: what experts read; x if it is one stream */
     struct exec_buffer idx;            /* u32 [max_chunk][top_k]: the router's choice */

@@ -35,8 +35,8 @@ struct residual {
     struct exec *exec;
     struct streams op;
     struct residual_mix last; /* before the head */
-    /* f32 [n][n_streams][hidden]: the residual; then, lagged, f32 [2][n][n_streams]: the weights of this mix and
-     * of the next one */
+    /* f32 [n][n_streams][hidden]: the residual; then, lagged, f32 [2][n][n_streams]: the weights of this mix
+     * and of the next one */
     struct exec_buffer x;
     struct exec_buffer normed, up; /* low rank: f32 [n][n_streams][hidden] */
     struct exec_buffer squares;    /* doubly stochastic: f32 [n][streams_n_squares] */
