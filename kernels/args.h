@@ -745,12 +745,15 @@ struct streams_collapse_args {
     ADDR low;         /* [n][stride]: products with x, in place; 0: all streams weigh the same */
     ADDR scale, base; /* f32 [3], or [1] without a join; f32 [one for each product] */
     ADDR dst;         /* out [n][hidden] */
+    ADDR weights;     /* LAGGED: [n][n_streams], the weights of dst; 0: the first stream alone */
+    ADDR kept;        /* LAGGED: out [n][n_streams], the weights of the next dst */
     U32 n, hidden, stride;
-    U32 joins; /* 1: also computes the weights of the join after the part */
+    U32 joins;  /* 1: also computes the weights of the join after the part */
+    U32 lagged; /* 1: LAGGED */
     F32 eps, floor;
-    U32 iterations, pad;
+    U32 iterations;
 };
-ARGS_SIZE(streams_collapse_args, 80);
+ARGS_SIZE(streams_collapse_args, 96);
 
 struct streams_attend_args {
     ADDR x;
@@ -826,29 +829,40 @@ struct indexer_choose_args {
 };
 ARGS_SIZE(indexer_choose_args, 40);
 
+struct indexer_groups_args {
+    ADDR scores;     /* [n][score_stride]; in place without FINDS */
+    ADDR groups;     /* out [n][group_stride]; FINDS only */
+    ADDR candidates; /* u32 [n][n_listed + 1]; without FINDS only */
+    U32 pos, ratio, group, n_listed, score_stride, group_stride;
+};
+ARGS_SIZE(indexer_groups_args, 48);
+
 /* Attention over compressed rows (ops/compressed/compressed.h). */
 struct compressed_turn_args {
-    ADDR x;    /* [n][x_stride]: heads [dim] */
-    ADDR norm; /* f32 [dim]; 0: none */
-    ADDR rope; /* [n][rope_dim]: cos and sin of each pair */
-    ADDR y;    /* out [n][y_stride]; 0: rows of the ring */
-    ADDR ring; /* ADDR [position >> KV_BLOCK_SHIFT] */
+    ADDR x;      /* [n][x_stride]: heads [dim] */
+    ADDR norm;   /* f32 [dim]; 0: none */
+    ADDR rope;   /* [n][rope_dim]: cos and sin of each pair */
+    ADDR y;      /* out [n][y_stride]; 0: rows of the ring, or compressed rows */
+    ADDR blocks; /* the ring's or the cache's: ADDR [position >> KV_BLOCK_SHIFT] */
     U32 pos, x_stride, y_stride;
-    U32 ring_off; /* bytes from a block's start to this layer's rows */
+    U32 row_off; /* bytes from a block's start to this layer's rows */
     F32 eps;
     U32 norms;
+    U32 is_far; /* 1: rows are compressed ones */
+    U32 pad;
 };
-ARGS_SIZE(compressed_turn_args, 64);
+ARGS_SIZE(compressed_turn_args, 72);
 
 struct compressed_pool_args {
     ADDR kv, gates, bias, norm, rope; /* see compressed_pool_call */
     ADDR state_in, state_out;
     ADDR blocks;
+    ADDR plain, angles; /* out [n][dim], [n][rope_dim]; 0: not written */
     U32 n, pos, stride, layer_off;
     F32 eps;
     U32 pad;
 };
-ARGS_SIZE(compressed_pool_args, 88);
+ARGS_SIZE(compressed_pool_args, 104);
 
 struct compressed_attend_args {
     ADDR q;     /* [n][q_stride]: n_heads x dim */

@@ -36,7 +36,9 @@ void suspend(uint idx, uint c, vec3 s)
 vec3 added(vec3 s, uint from, uint to, uint c)
 {
     for (uint t = from; t < to; t++) {
-        float gate = F32s(a.gates).v[t * a.stride + c] + F32s(a.bias).v[(a.pos + t) % RATIO * WIDTH + c];
+        float gate = F32s(a.gates).v[t * a.stride + c];
+        if (!addr_is_null(a.bias))
+            gate += F32s(a.bias).v[(a.pos + t) % RATIO * WIDTH + c];
         float before = s.y == 0.0 ? gate : s.x, top = max(before, gate);
         float keep = exp(before - top), weight = exp(gate - top);
         s = vec3(top, fma(s.y, keep, weight), fma(s.z, keep, weight * F32s(a.kv).v[t * a.stride + c]));
@@ -71,6 +73,10 @@ void main()
         return;
     float factor = unit_factor(a.eps);
     barrier();
+    for (uint c = gl_LocalInvocationID.x; !addr_is_null(a.plain) && c < DIM; c += WORKGROUP)
+        F32s(a.plain).v[(to - 1) * DIM + c] = head[c] * factor * F32s(a.norm).v[c];
+    for (uint i = gl_LocalInvocationID.x; !addr_is_null(a.plain) && i < ROTARY; i += WORKGROUP)
+        F32s(a.angles).v[(to - 1) * ROTARY + i] = F32s(angles).v[at + i];
     uvec2 row = far_row(a.blocks, a.layer_off, idx);
     for (uint i = gl_LocalInvocationID.x; i < DIM / 2; i += WORKGROUP)
         store_two(row, i, turned_two(i, factor, a.norm, angles, at));

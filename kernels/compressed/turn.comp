@@ -1,5 +1,6 @@
 // compressed/turn.comp - y = rope(x), rope(rms(x)) or rope(rms(x) * norm) of each head of each token; to
-// floats, or to the position's row of the window (ops/compressed/compressed.h).
+// floats, to the position's row of the window, or to the compressed row that ends at the position
+// (ops/compressed/compressed.h).
 // Grid: x = heads, y = tokens. float32. Tolerance 2e-6.
 #version 460
 #include "lib/memory.glsl"
@@ -9,15 +10,19 @@ layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint WORKGROUP = 128;
 layout(constant_id = 2) const uint DIM = 512;
 layout(constant_id = 3) const uint ROTARY = 64;
+layout(constant_id = 4) const uint RATIO = 4;
 
 layout(push_constant, std430) uniform Args { compressed_turn_args a; };
 #include "compressed/row.glsl"
+#include "compressed/far.glsl"
 
 void main()
 {
     uint h = gl_WorkGroupID.x, t = gl_WorkGroupID.y;
     bool is_row = addr_is_null(a.y);
     uvec2 row = uvec2(0);
+    if (a.is_far != 0 && (a.pos + t + 1) % max(RATIO, 1) != 0)
+        return;
     // An invocation reads the pairs that it writes, since y may be x.
     for (uint i = gl_LocalInvocationID.x; i < DIM / 2; i += WORKGROUP) {
         uint at = t * a.x_stride + h * DIM + 2 * i;
@@ -27,7 +32,8 @@ void main()
     barrier();
     float factor = a.norms != 0 ? unit_factor(a.eps) : 1.0;
     if (is_row)
-        row = key_cache_row(a.ring, a.ring_off, a.pos + t, 0, 1, DIM);
+        row = a.is_far != 0 ? far_row(a.blocks, a.row_off, (a.pos + t) / max(RATIO, 1))
+                            : key_cache_row(a.blocks, a.row_off, a.pos + t, 0, 1, DIM);
     for (uint i = gl_LocalInvocationID.x; i < DIM / 2; i += WORKGROUP) {
         vec2 v = turned_two(i, factor, a.norm, a.rope, t * ROTARY);
         uint at = t * a.y_stride + h * DIM + 2 * i;

@@ -2,7 +2,7 @@
 // convolution (ops/ngram/ngram.h): with k and v times `scale`
 //   gate = sum(rms(x) * x_norm * rms(k) * k_norm) / sqrt(hidden)
 //   g = sigmoid(sign(gate) sqrt(max(|gate|, 1e-6)))
-//   gates[t][s] = g * scale;  u[t][s] = rms(g v) * u_norm
+//   gates[t][s] = g * scale;  u[t][s] = rms(g v) * u_norm, if there is a norm
 // Grid: x = streams, y = tokens. All four sums run in one pass: rms(g v) follows from the sum of v's squares.
 // float32; the order of the sums depends on the workgroup alone. Tolerance 1e-5.
 #version 460
@@ -48,7 +48,7 @@ void main()
     float gate = sum.w * inversesqrt(sum.x / n + a.eps) * inversesqrt(sum.y / n + a.eps) * inversesqrt(n);
     float g = sigmoid(sign(gate) * sqrt(max(abs(gate), 1e-6)));
     float by = g * a.scale * inversesqrt(g * g * sum.z / n + a.eps);
-    for (uint c = gl_LocalInvocationID.x; c < fours; c += WORKGROUP)
+    for (uint c = gl_LocalInvocationID.x; !addr_is_null(a.u_norm) && c < fours; c += WORKGROUP)
         F32x4s(a.u).v[row + c] =
             F32x4s(a.proj).v[proj + a.n_streams * fours + c] * by * F32x4s(a.u_norm).v[norm + c];
     if (gl_LocalInvocationID.x == 0)

@@ -1,5 +1,6 @@
 // streams/collapse.comp - the input of a sublayer from the residual's N_STREAMS streams, weighed by products
-// with them, and the weights of the join after the sublayer: the formulas of ops/streams/streams.h.
+// with them or by those of the collapse before, and the weights of the join after the sublayer: the formulas
+// of ops/streams/streams.h.
 // Grid: x = pieces of STREAMS_PIECE channels, and with `joins` one workgroup for the weights of the join; y =
 // tokens. That workgroup writes numbers of `low` that no other one reads. float32, sums in the order of the
 // streams. Tolerance 2e-6.
@@ -69,11 +70,21 @@ void weigh_join(uint t, float factor)
         share_columns(a.floor);
     }
     uint at = t * a.stride + N_STREAMS;
+    for (uint s = 0; a.lagged != 0 && s < N_STREAMS; s++)
+        F32s(a.kept).v[t * N_STREAMS + s] = sigmoid(logit(t, s, factor)) + a.floor;
     for (uint s = 0; s < N_STREAMS; s++)
         F32s(a.low).v[at + s] = 2.0 * sigmoid(logit(t, N_STREAMS + s, factor));
     for (uint j = 0; j < N_STREAMS; j++)
         for (uint k = 0; k < N_STREAMS; k++)
             F32s(a.low).v[at + N_STREAMS * (1 + j) + k] = m[j][k];
+}
+
+// Returns the weight of a stream in the collapse.
+float weight(uint t, uint s, float factor)
+{
+    if (a.lagged != 0)
+        return addr_is_null(a.weights) ? float(s == 0) : F32s(a.weights).v[t * N_STREAMS + s];
+    return addr_is_null(a.low) ? 1.0 / float(N_STREAMS) : sigmoid(logit(t, s, factor)) + a.floor;
 }
 
 void main()
@@ -92,7 +103,7 @@ void main()
     }
     float pre[N_STREAMS];
     for (uint s = 0; s < N_STREAMS; s++)
-        pre[s] = addr_is_null(a.low) ? 1.0 / float(N_STREAMS) : sigmoid(logit(t, s, factor)) + a.floor;
+        pre[s] = weight(t, s, factor);
     uint first = gl_WorkGroupID.x * FOURS;
     for (uint i = gl_LocalInvocationID.x; i < FOURS && first + i < fours; i += WORKGROUP) {
         vec4 sum = vec4(0.0);

@@ -453,6 +453,16 @@ static void mix(const struct arch *a, const struct arch_chunk *c, uint32_t layer
         residual_mix(&a->residual, &a->layers[layer].mixes[block], a->room.x, &all, adds);
 }
 
+/* Returns the mixer's stores of the layer whose compressed rows this one sees; NULL: it sees none. */
+static const struct arch_store *rows_of(const struct arch *a, uint32_t layer)
+{
+    const struct config *c = a->room.config;
+    uint32_t from = config_rows_of(c, layer), block = 0;
+    while (from < c->n_layers && config_part(c, from, block) != config_mixer(c, from))
+        block++;
+    return from < c->n_layers ? &a->stores[from].of[a->layers[from].stores[block]] : NULL;
+}
+
 void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint32_t layer)
 {
     const struct config_layer *y = &a->room.config->layers[layer];
@@ -463,6 +473,7 @@ void arch_before_experts(const struct arch *a, const struct arch_chunk *c, uint3
         const struct part *part = kind_of(config_part(a->room.config, layer, b));
         const struct part_call call = {.chunk = c,
                                        .stores = &a->stores[layer].of[a->layers[layer].stores[b]],
+                                       .rows = rows_of(a, layer),
                                        .norm = a->layers[layer].norms[b],
                                        .in = states.in,
                                        .out = states.out,

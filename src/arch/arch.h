@@ -221,9 +221,11 @@ struct arch_view {
     struct arch_store_sizes sizes; /* all open layers */
     /* [n_layers]; borrowed until close. Empty for layers that are not open */
     const struct arch_stores *stores;
-    uint64_t scratch_bytes;            /* size of its buffers for activations */
-    uint32_t max_context;              /* tokens, by the configuration or a default */
-    struct exec_buffer x;              /* f32 [max_chunk][config_width]: the hidden states */
+    uint64_t scratch_bytes; /* size of its buffers for activations */
+    uint32_t max_context;   /* tokens, by the configuration or a default */
+    /* f32 [max_chunk][config_width]: the hidden states; then f32 [max_chunk][config_lagged]: the weights of
+     * the mix that follows a layer */
+    struct exec_buffer x;
     struct exec_buffer experts_in;     /* f32 [max_chunk][hidden]: what experts read; x if it is one stream */
     struct exec_buffer idx;            /* u32 [max_chunk][top_k]: the router's choice */
     struct exec_buffer weights;        /* f32 [max_chunk][top_k]: weights of the chosen experts */

@@ -3,7 +3,7 @@
 #include "base/mem.h"
 
 /* indices into part_room.own */
-enum { INDEX_Q = PART_OWN_BUFFERS - 3, SCORES, CHOSEN };
+enum { INDEX_Q = PART_OWN_BUFFERS - 4, SCORES, CHOSEN, CANDIDATES };
 enum { SCORES_ALIGN = 16 };
 
 /* The epsilon of the layer norm of keys is its class's default in the published code, not rms_norm_eps. */
@@ -24,6 +24,9 @@ static struct indexer_shape shape_of(const struct config *c, const struct index_
                                   .layer_norm = x->layer_norm,
                                   .interleaved = x->interleaved,
                                   .pooled = x->pooled,
+                                  .groups = x->blocks,
+                                  .group = x->block_rows,
+                                  .finds = x->finds,
                                   .eps = x->layer_norm ? LAYER_NORM_EPS : c->rms_eps,
                                   .kv_type = type};
 }
@@ -53,6 +56,8 @@ void index_needs(const struct config *c, const struct index_config *x, const str
     const struct kv_choice choice = index_choice(x);
     if (config_longest_context(c) > kv_choice_from(&choice)) /* else nothing is ever chosen */
         out->own[CHOSEN] = (uint64_t)most->chunk * kv_choice_stride(&choice);
+    if (x->blocks)
+        out->own[CANDIDATES] = (uint64_t)most->chunk * (x->blocks + 1);
 }
 
 void index_rows(const struct index_config *x, uint64_t off, enum kv_type type, struct arch_stores *out)
@@ -102,6 +107,14 @@ uint64_t index_list_at(const struct index_part *x, uint32_t token)
            (uint64_t)token * kv_choice_stride(&choice) * sizeof(uint32_t);
 }
 
+/* Returns the address of a token's candidates; 0: there are none. */
+static uint64_t candidates_at(const struct index_part *x, uint32_t token)
+{
+    return x->config->blocks ? x->room->own[x->kind][CANDIDATES].address +
+                                   (uint64_t)token * (x->config->blocks + 1) * sizeof(uint32_t)
+                             : 0;
+}
+
 uint64_t index_queries_at(const struct index_part *x, uint32_t token)
 {
     return x->room->own[x->kind][INDEX_Q].address +
@@ -118,6 +131,7 @@ void index_choose(const struct index_part *x, const struct part_tokens *part, co
                                .weights = weights + (uint64_t)part->from * weight_stride * sizeof(float),
                                .scores = x->room->own[x->kind][SCORES].address + idx * x->scores_bytes,
                                .chosen = index_list_at(x, part->from),
+                               .candidates = candidates_at(x, part->from),
                                .n = part->n,
                                .pos = part->of.pos,
                                .layer_off = (uint32_t)rows->off,

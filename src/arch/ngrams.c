@@ -55,6 +55,8 @@ static void ngrams_needs(const struct config *c, const struct part_config *p, co
 static void ngrams_stores(const struct part_config *p, enum kv_type type, struct arch_stores *out)
 {
     (void)type;
+    if (!p->ngrams.taps)
+        return;
     arch_add_store(out, &(struct arch_store){.kind = ARCH_FIXED,
                                              .type = KV_TYPE_F32,
                                              .width = (uint64_t)(p->ngrams.taps - 1) * p->ngrams.table.size *
@@ -98,7 +100,7 @@ static int ngrams_load(void *self, struct loader *l, uint32_t layer, const struc
     struct ngrams_layer *y = &g->layers[layer];
     int rc = loader_fused(l, layer, t + NGRAM_KEY, 2, &y->in, e);
     if (rc == 0)
-        rc = loader_vectors(l, layer, t + NGRAM_K_NORM, 3, &y->norms, e);
+        rc = loader_vectors(l, layer, t + NGRAM_K_NORM, 3, &y->norms, e); /* without a convolution two */
     return rc < 0 ? rc : loader_vectors(l, layer, t + NGRAM_CONV, 1, &y->conv, e);
 }
 
@@ -106,9 +108,10 @@ static void add_rows(const struct ngrams *g, const struct part_call *call, const
 {
     const struct part_room *r = g->room;
     const struct ngrams_layer *y = &g->layers[call->layer];
-    const struct arch_store *window = &call->stores[0];
+    const struct arch_store *window = g->config->taps ? &call->stores[0] : NULL;
     const struct arch_sequence *of = &part->of;
-    uint64_t bytes = arch_store_bytes(window), from = part->from * sizeof(float);
+    uint64_t bytes = window ? arch_store_bytes(window) : 0, off = window ? window->off : 0,
+             from = part->from * sizeof(float);
     uint64_t norm = g->config->width * sizeof(float);
     uint32_t stride = in_rows(r->config);
     ngram_run(&g->op, r->exec,
@@ -117,8 +120,8 @@ static void add_rows(const struct ngrams *g, const struct part_call *call, const
                                    .x_norm = y->norms + norm,
                                    .u_norm = y->norms + 2 * norm,
                                    .conv = y->conv,
-                                   .window_in = of->recurrent + window->off + (of->parity ? bytes : 0),
-                                   .window_out = of->recurrent_out + window->off + (of->parity ? 0 : bytes),
+                                   .window_in = of->recurrent + off + (of->parity ? bytes : 0),
+                                   .window_out = of->recurrent_out + off + (of->parity ? 0 : bytes),
                                    .x = r->streams + from * g->config->width,
                                    .scratch = r->own[PART_NGRAMS][SCRATCH].address +
                                               from * ngram_scratch(&g->op.shape, 1),

@@ -18,7 +18,7 @@
 struct linear;
 struct loader;
 
-enum { PART_OWN_BUFFERS = 5 };
+enum { PART_OWN_BUFFERS = 9 };
 
 /* Memory for activations. The first three are shared by all layers, so the largest need counts. */
 struct part_needs {
@@ -47,6 +47,7 @@ struct part_room {
 struct part_call {
     const struct arch_chunk *chunk;
     const struct arch_store *stores; /* the part's, in the order in which it adds them */
+    const struct arch_store *rows;   /* the mixer's stores of layer config_rows_of; NULL: there is none */
     uint64_t norm;                   /* f32 [hidden]: weights of the norm before the part; 0: none */
     uint64_t in, out;
     bool adds;

@@ -38,7 +38,7 @@ int residual_open(struct residual *r, struct exec *x, const struct config *c, st
 void residual_allocate(struct residual *r, const struct config *c, uint32_t n, struct scratch *to)
 {
     uint64_t width = config_width(c);
-    scratch_floats(to, &r->x, n * width);
+    scratch_floats(to, &r->x, n * (width + 2 * (uint64_t)config_lagged(c)));
     if (c->streams.block)
         return;
     if (c->streams.rank) {
@@ -47,6 +47,7 @@ void residual_allocate(struct residual *r, const struct config *c, uint32_t n, s
     } else {
         scratch_floats(to, &r->squares, (uint64_t)n * streams_n_squares(c->hidden));
     }
+    r->most = n;
     scratch_floats(to, &r->low, (uint64_t)n * low_stride(c));
 }
 
@@ -75,10 +76,32 @@ static void choose_streams(const struct streams_config *s, uint32_t layer, uint3
     m->sets = block > 0 && is_start;
 }
 
+/* Returns how many mixes come before the mix `name` of a layer, or before the head. */
+static uint32_t mixes_before(const struct config *c, uint32_t layer, const char *name)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < c->n_layers && i <= layer; i++)
+        for (uint32_t b = 0; b < c->layers[i].n_blocks; b++) {
+            const char *mix = c->layers[i].blocks[b].mix;
+            if (i == layer && mix == name)
+                return n;
+            n += mix != NULL;
+        }
+    return n;
+}
+
+static void set_turn(const struct config *c, uint32_t layer, const char *name, struct residual_mix *m)
+{
+    uint32_t before = mixes_before(c, layer, name);
+    m->turn = before % 2;
+    m->is_first = before == 0;
+}
+
 static int load_mix(struct residual_mix *m, struct loader *l, uint32_t layer, const char *name,
                     struct moeflux_err *e)
 {
     struct part_tensor t[STREAMS_TENSORS];
+    set_turn(l->config, layer, name, m);
     part_streams(l->config, name, layer == LOADER_NO_LAYER, t);
     if (l->config->streams.block) {
         int norm = loader_vectors(l, layer, t + STREAMS_NORM, 1, &m->norm, e);
@@ -107,6 +130,7 @@ int residual_load_last(struct residual *r, struct loader *l, struct moeflux_err 
 {
     const struct config *c = r->config;
     const char *name = part_last_mix(c);
+    set_turn(c, LOADER_NO_LAYER, name, &r->last);
     if (c->streams.block)
         choose_streams(&c->streams, c->n_layers, 0, true, &r->last);
     return name ? load_mix(&r->last, l, LOADER_NO_LAYER, name, e) : 0;
@@ -183,12 +207,20 @@ void residual_add(const struct residual *r, uint32_t from, uint32_t n)
     streams_norm_run(&r->op, r->exec, &call);
 }
 
+/* Returns the lagged weights of tokens from `from` on. */
+static uint64_t lagged_at(const struct residual *r, uint32_t turn, uint32_t from)
+{
+    const struct config *c = r->config;
+    uint64_t before = (uint64_t)r->most * config_width(c) + ((uint64_t)turn * r->most + from) * c->streams.n;
+    return r->x.address + before * sizeof(float);
+}
+
 /* The products are float32 on every path: the weights of all streams depend on them. */
 static void mix_joined(const struct residual *r, const struct residual_mix *m, uint64_t dst,
                        const struct arch_tokens *t, bool adds)
 {
     const struct config *c = r->config;
-    bool has_weights = m->coefficients != 0, joins = m != &r->last;
+    bool has_weights = m->coefficients != 0, joins = m != &r->last, lagged = c->streams.lagged;
     uint64_t x = norm_of(r, t->from, t->n).x;
     if (adds || has_weights)
         join(r, t->from, t->n, adds, has_weights);
@@ -200,17 +232,20 @@ static void mix_joined(const struct residual *r, const struct residual_mix *m, u
                                          .y_stride = low_stride(c),
                                          .n = t->n,
                                          .chunk = t->plan_n});
-    streams_collapse_run(
-        &r->op, r->exec,
-        &(struct streams_collapse_call){.x = x,
-                                        .squares = r->squares.address,
-                                        .low = has_weights ? r->low.address : 0,
-                                        .scale = m->coefficients,
-                                        .base = m->coefficients + n_scales(joins) * sizeof(float),
-                                        .dst = dst,
-                                        .n = t->n,
-                                        .stride = low_stride(c),
-                                        .joins = joins});
+    streams_collapse_run(&r->op, r->exec,
+                         &(struct streams_collapse_call){
+                             .x = x,
+                             .squares = r->squares.address,
+                             .low = has_weights ? r->low.address : 0,
+                             .scale = m->coefficients,
+                             .base = m->coefficients + n_scales(joins) * sizeof(float),
+                             .dst = dst,
+                             .n = t->n,
+                             .stride = low_stride(c),
+                             .joins = joins,
+                             .lagged = lagged,
+                             .weights = lagged && !m->is_first ? lagged_at(r, m->turn, t->from) : 0,
+                             .kept = lagged ? lagged_at(r, !m->turn, t->from) : 0});
 }
 
 static void mix_low_rank(const struct residual *r, const struct residual_mix *m, uint64_t dst,

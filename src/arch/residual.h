@@ -32,16 +32,22 @@ struct residual_mix {
      * what is added next before the mix replaces it */
     uint32_t n_kept, keep;
     bool sets;
+    /* lagged: which of the two has the weights; the other one gets those of the next mix */
+    uint32_t turn;
+    bool is_first; /* lagged: no mix comes before it */
 };
 
 struct residual {
     const struct config *config;
     struct exec *exec;
     struct streams op;
-    struct residual_mix last;      /* before the head */
-    struct exec_buffer x;          /* f32 [n][n_streams][hidden]: the residual */
+    struct residual_mix last; /* before the head */
+    /* f32 [n][n_streams][hidden]: the residual; then, lagged, f32 [2][n][n_streams]: the weights of this mix
+     * and of the next one */
+    struct exec_buffer x;
     struct exec_buffer normed, up; /* low rank: f32 [n][n_streams][hidden] */
     struct exec_buffer squares;    /* doubly stochastic: f32 [n][streams_n_squares] */
+    uint32_t most;                 /* tokens that the buffers hold */
     /* f32 [n][stride]: low, then the logits or the weights; kept until the part's output is added */
     struct exec_buffer low;
     uint64_t out; /* f32 [n][hidden]: the parts' outputs (part_output.h) */

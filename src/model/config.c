@@ -55,14 +55,50 @@ const struct part_config *config_mixer(const struct config *c, uint32_t layer)
     return config_part(c, layer, block < c->layers[layer].n_blocks ? block : 0);
 }
 
+/* Returns whether a layer makes compressed rows. */
+static bool makes_rows(const struct config *c, uint32_t layer)
+{
+    const struct part_config *p = config_mixer(c, layer);
+    return p->kind == PART_COMPRESSED && p->compressed.ratio > 0 && !p->compressed.borrows;
+}
+
+uint32_t config_rows_of(const struct config *c, uint32_t layer)
+{
+    const struct part_config *p = config_mixer(c, layer);
+    if (p->kind != PART_COMPRESSED || !p->compressed.ratio)
+        return UINT32_MAX;
+    while (!makes_rows(c, layer) && layer > 0)
+        layer--;
+    return makes_rows(c, layer) ? layer : UINT32_MAX;
+}
+
 bool config_shares_choice(const struct config *c, uint32_t layer)
 {
     const struct part_config *p = config_mixer(c, layer);
     return p->kind == PART_LATENT && p->latent.index.ratio > 0 && p->latent.index.n_heads == 0;
 }
 
+/* Returns whether a layer's compressed attention needs something of a layer before `from`: rows, a choice,
+ * candidates. */
+static bool needs_rows(const struct config *c, uint32_t layer, uint32_t from)
+{
+    const struct part_config *p = config_mixer(c, layer);
+    const struct index_config *x = &p->compressed.index;
+    if (p->kind != PART_COMPRESSED || !p->compressed.ratio)
+        return false;
+    uint32_t chooser = layer, finder = layer;
+    while (chooser >= from && chooser > 0 && !config_mixer(c, chooser)->compressed.index.n_heads)
+        chooser--;
+    while (finder >= from && finder > 0 && !config_mixer(c, finder)->compressed.index.finds)
+        finder--;
+    return config_rows_of(c, layer) < from || (x->ratio && chooser < from) || (x->blocks && finder < from);
+}
+
 bool config_needs_choice(const struct config *c, uint32_t layer)
 {
+    for (uint32_t i = layer; i < c->n_layers; i++)
+        if (needs_rows(c, i, layer))
+            return true;
     for (; layer < c->n_layers; layer++) {
         const struct part_config *p = config_mixer(c, layer);
         if (p->kind == PART_LATENT && p->latent.index.ratio > 0)

@@ -42,6 +42,11 @@ struct index_config {
     uint32_t ratio;  /* positions of a block, a power of two; 0: every token sees everything */
     uint32_t budget; /* blocks */
     uint32_t rotary_dim;
+    /* The candidates are the best `blocks` groups of `block_rows` consecutive blocks, by their largest
+     * scores, with the last group. A layer that chooses them has `finds`; others with `blocks` choose among
+     * those that the last such layer before them has found. 0: no candidates */
+    uint32_t blocks, block_rows;
+    bool finds;
     /* each head chooses for a key head of its own, by its largest score in a block, and a token always sees
      * the block of its own position; keys are of single positions */
     bool by_head;
@@ -86,6 +91,7 @@ struct delta_config {
 /* A table of n-gram rows (ngram.h, table.h) and what adds them to the residual (ops/ngram/ngram.h). */
 struct ngram_config {
     struct ngram_table table;
+    bool fused;              /* one matrix makes keys and values, and there is no convolution (taps 0) */
     struct ngram_hash given; /* the table's constants, if the configuration has them; n_rows 0: it has none */
     uint32_t width;          /* numbers of a token's residual */
     uint32_t inner;          /* numbers of all rows of a token */
@@ -111,9 +117,14 @@ struct compressed_config {
     uint32_t rope_dim; /* the last channels of a head, which are rotated in pairs (2i, 2i + 1) */
     uint32_t rope;     /* index into config.ropes: angles of queries, rows and compressed rows */
     uint32_t q_lora_rank;
-    uint32_t window; /* positions that a token sees uncompressed, with its own */
-    uint32_t ratio;  /* positions of a compressed row, a power of two; 0: there are none */
-    bool overlaps;   /* a compressed row is made of its positions and of those of the row before it */
+    uint32_t window;  /* positions that a token sees uncompressed, with its own */
+    uint32_t ratio;   /* positions of a compressed row, a power of two; 0: there are none */
+    bool overlaps;    /* a compressed row is made of its positions and of those of the row before it */
+    bool norms_heads; /* each head's query is divided by its rms */
+    /* DeepSeek-V4.1: a row's weights have no biases, rows of one position no weights, and index keys are
+     * projections of the normed rows */
+    bool projects_keys;
+    bool borrows;              /* its compressed rows are those of the last layer before it that makes some */
     struct index_config index; /* chooses compressed rows; n_heads 0: a token sees all complete ones */
     /* The heads' outputs form out_groups groups, of which each has a matrix of out_rank rows; another matrix
      * follows */
@@ -178,9 +189,10 @@ struct streams_config {
     uint32_t iterations; /* doubly stochastic: Sinkhorn's, at least 1 */
     float floor;         /* doubly stochastic */
     bool ends_in_mean;   /* doubly stochastic: all streams weigh the same before the last norm */
+    bool lagged;         /* doubly stochastic: a mix takes the weights that the mix before it has computed */
 };
 
-enum { CONFIG_MAX_EOS = 16, CONFIG_MAX_PARTS = 8, CONFIG_MAX_BLOCKS = 4, CONFIG_MAX_ROPES = 2 };
+enum { CONFIG_MAX_EOS = 16, CONFIG_MAX_PARTS = 12, CONFIG_MAX_BLOCKS = 4, CONFIG_MAX_ROPES = 2 };
 enum { CONFIG_MAX_DIVISORS = 128 };
 
 /* A layer's blocks, in order. Routed experts are in its last block. */
@@ -274,6 +286,12 @@ struct config {
 static inline uint32_t config_width(const struct config *c)
 {
     return c->hidden * (c->streams.n ? c->streams.n : 1);
+}
+
+/* Returns the weights of a token's lagged mix, which go from one layer to the next with its residual. */
+static inline uint32_t config_lagged(const struct config *c)
+{
+    return c->streams.lagged ? c->streams.n : 0;
 }
 
 /* Returns the columns of what routed experts read, and the rows of what they give. */
@@ -372,8 +390,11 @@ const struct part_config *config_first(const struct config *c, enum part_kind ki
 const struct part_config *config_mixer(const struct config *c, uint32_t layer);
 /* Returns whether a layer's tokens see what a layer before it has chosen for them. */
 bool config_shares_choice(const struct config *c, uint32_t layer);
-/* Returns whether layers from this one on need a choice that a layer before it has made. */
+/* Returns whether layers from this one on need what a layer before it has made: a choice, candidates, or
+ * compressed rows. */
 bool config_needs_choice(const struct config *c, uint32_t layer);
+/* Returns the layer whose compressed rows this one sees: it or one before it; UINT32_MAX: none. */
+uint32_t config_rows_of(const struct config *c, uint32_t layer);
 /* Returns the positions that layer i's mixer sees; 0: all. */
 uint32_t config_window(const struct config *c, uint32_t layer);
 

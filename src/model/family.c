@@ -7,11 +7,11 @@
 #include "base/str.h"
 
 static const struct family *const families[] = {
-    &family_qwen35moe, &family_qwen3moe,  &family_deepseek3,  &family_glm4moe,     &family_qwen3next,
-    &family_kimik2,    &family_minimaxm2, &family_gptoss,     &family_glm4moelite, &family_qwen4exp,
-    &family_gemma4,    &family_glmdsa,    &family_deepseek32, &family_kimilinear,  &family_bailinghybrid,
-    &family_deepseek4, &family_glm5next,  &family_minimaxm3,  &family_step35,      &family_mimov2,
-    &family_nemotronh, &family_kimik3,
+    &family_qwen35moe, &family_qwen3moe,   &family_deepseek3,  &family_glm4moe,     &family_qwen3next,
+    &family_kimik2,    &family_minimaxm2,  &family_gptoss,     &family_glm4moelite, &family_qwen4exp,
+    &family_gemma4,    &family_glmdsa,     &family_deepseek32, &family_kimilinear,  &family_bailinghybrid,
+    &family_deepseek4, &family_deepseek41, &family_glm5next,   &family_minimaxm3,   &family_step35,
+    &family_mimov2,    &family_nemotronh,  &family_kimik3,
 };
 enum { N_FAMILIES = sizeof families / sizeof *families };
 

@@ -32,6 +32,10 @@ struct fp8_blocks fp8_blocks_of(const struct model_dir *m, uint32_t rows, uint32
 {
     if (count(scales) == 1)
         return (struct fp8_blocks){rows, cols};
+    /* Rows of an n-gram table have scales of their own. Formats are chosen by the checkpoint's blocks. */
+    uint32_t n = scales->n_dims == 2 && scales->shape[0] == rows ? (uint32_t)scales->shape[1] : 0;
+    if (n > 1 && m->fp8.cols > 0 && cols % n == 0 && cols / n % m->fp8.cols == 0)
+        return (struct fp8_blocks){1, cols / n};
     bool is_column = scales->n_dims == 1 || (scales->n_dims == 2 && scales->shape[1] == 1);
     return is_column && scales->shape[0] == rows ? (struct fp8_blocks){1, cols} : m->fp8;
 }

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "model/numpy_random.h"
 
 /* Distance between the seeds of two tables. */
 enum { SEED_STEP = 10007 };
@@ -38,7 +39,14 @@ static uint64_t prime_after(uint64_t n)
 /* The multipliers are odd and so small that a product with a token stays below 2^63. */
 static void make_multipliers(struct ngram_hash *h, const struct ngram_table *t)
 {
-    uint64_t half = (uint64_t)INT64_MAX / (t->vocab_size ? t->vocab_size : 1) / 2;
+    uint32_t bound = t->n_words ? t->n_words : t->vocab_size;
+    uint64_t half = (uint64_t)INT64_MAX / (bound ? bound : 1) / 2;
+    if (t->n_words) {
+        numpy_random_integers((uint32_t)t->seed, half, t->size, h->multipliers);
+        for (uint32_t i = 0; i < t->size; i++)
+            h->multipliers[i] = 2 * h->multipliers[i] + 1;
+        return;
+    }
     for (uint32_t i = 0; i < t->size; i++) {
         uint64_t seed = t->seed + (uint64_t)SEED_STEP * t->index + GAMMA * (i + 1);
         h->multipliers[i] = 2 * (splitmix64(seed) % (half ? half : 1)) + 1;
@@ -47,7 +55,8 @@ static void make_multipliers(struct ngram_hash *h, const struct ngram_table *t)
 
 int ngram_hash_make(struct ngram_hash *h, const struct ngram_table *t, struct moeflux_err *e)
 {
-    *h = (struct ngram_hash){.size = t->size, .heads = t->heads, .end_of_text = t->end_of_text};
+    *h = (struct ngram_hash){
+        .size = t->size, .heads = t->heads, .end_of_text = t->end_of_text, .n_words = t->n_words};
     if (t->size < 2 || t->size > NGRAM_MAX_SIZE || t->heads == 0 ||
         t->heads > NGRAM_MAX_HEADS / (t->size - 1) || t->base == 0)
         return err_set(e, ERR_UNSUPPORTED, "n-gram table: %u heads for n-grams of up to %u tokens, %u rows",
@@ -88,7 +97,7 @@ void ngram_hash_rows(const struct ngram_hash *h, const uint32_t *before, const u
         bool has_ended = false;
         for (uint32_t i = 1; i < h->size; i++) {
             uint32_t token = token_at(h, before, tokens, t, i);
-            has_ended = has_ended || token == h->end_of_text;
+            has_ended = has_ended || (!h->n_words && token == h->end_of_text);
             mixed ^= (has_ended ? h->end_of_text : token) * h->multipliers[i];
             for (uint32_t head = (i - 1) * h->heads; head < i * h->heads; head++)
                 *rows++ = h->first[head] + (uint32_t)(mixed % h->rows[head]);

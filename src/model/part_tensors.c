@@ -128,27 +128,32 @@ static void compressed(const struct config *c, const struct part_config *p, stru
     const struct compressed_config *a = &p->compressed;
     const struct index_config *x = &a->index;
     uint32_t wide = a->head_dim * (1 + a->overlaps), index_wide = x->dim * (1 + a->overlaps);
-    uint32_t has_rows = a->ratio > 0, has_index = x->n_heads > 0, rows_of = has_rows * c->hidden,
-             index_of = has_index * c->hidden, low = a->out_groups * a->out_rank;
+    uint32_t has_rows = a->ratio > 0 && !a->borrows, has_index = x->n_heads > 0, own = !a->projects_keys,
+             keys = has_rows && has_index && a->projects_keys, rows_of = has_rows * c->hidden,
+             weights_of = (own || a->ratio > 1) * rows_of, index_of = has_index * c->hidden,
+             low = a->out_groups * a->out_rank;
     const struct part_tensor all[] = {
         [COMPRESSED_Q_A] = {"self_attn.wq_a", a->q_lora_rank, c->hidden},
         [COMPRESSED_KV] = {"self_attn.wkv", a->head_dim, c->hidden},
         [COMPRESSED_ROWS] = {"self_attn.compressor.wkv", wide, rows_of},
-        [COMPRESSED_WEIGHTS] = {"self_attn.compressor.wgate", wide, rows_of},
-        [COMPRESSED_INDEX_ROWS] = {"self_attn.indexer.compressor.wkv", index_wide, index_of},
-        [COMPRESSED_INDEX_WEIGHTS] = {"self_attn.indexer.compressor.wgate", index_wide, index_of},
+        [COMPRESSED_WEIGHTS] = {"self_attn.compressor.wgate", wide, weights_of},
+        [COMPRESSED_INDEX_ROWS] = {"self_attn.indexer.compressor.wkv", index_wide, own * index_of},
+        [COMPRESSED_INDEX_WEIGHTS] = {"self_attn.indexer.compressor.wgate", index_wide, own * index_of},
         [COMPRESSED_INDEX_HEADS] = {"self_attn.indexer.weights_proj", x->n_heads, index_of},
         [COMPRESSED_Q_B] = {"self_attn.wq_b", a->n_heads * a->head_dim, a->q_lora_rank},
         [COMPRESSED_INDEX_Q] = {"self_attn.indexer.wq_b", x->n_heads * x->dim, has_index * a->q_lora_rank},
+        [COMPRESSED_INDEX_KEY] = {"self_attn.indexer.wk", x->dim, keys * a->head_dim},
         [COMPRESSED_OUT_A] = {"self_attn.wo_a", low, a->n_heads / a->out_groups * a->head_dim},
         [COMPRESSED_OUT_B] = {"self_attn.wo_b", c->hidden, low},
         [COMPRESSED_Q_NORM] = {"self_attn.q_norm.weight", 0, a->q_lora_rank},
         [COMPRESSED_KV_NORM] = {"self_attn.kv_norm.weight", 0, a->head_dim},
         [COMPRESSED_SINKS] = {"self_attn.attn_sink", 0, a->n_heads},
-        [COMPRESSED_BIASES] = {"self_attn.compressor.ape", 0, a->ratio * wide},
+        [COMPRESSED_BIASES] = {"self_attn.compressor.ape", 0, own * a->ratio * wide},
         [COMPRESSED_ROW_NORM] = {"self_attn.compressor.norm.weight", 0, has_rows * a->head_dim},
-        [COMPRESSED_INDEX_BIASES] = {"self_attn.indexer.compressor.ape", 0, x->ratio * index_wide},
-        [COMPRESSED_INDEX_ROW_NORM] = {"self_attn.indexer.compressor.norm.weight", 0, has_index * x->dim},
+        [COMPRESSED_INDEX_BIASES] = {"self_attn.indexer.compressor.ape", 0, own * x->ratio * index_wide},
+        [COMPRESSED_INDEX_ROW_NORM] = {"self_attn.indexer.compressor.norm.weight", 0,
+                                       own * has_index * x->dim},
+        [COMPRESSED_INDEX_KEY_NORM] = {"self_attn.indexer.k_norm.weight", 0, keys * x->dim},
     };
     memcpy(t, all, sizeof all);
 }
@@ -231,6 +236,11 @@ static void experts(const struct config *c, const struct part_config *p, struct 
 static void ngrams(const struct config *c, const struct part_config *p, struct part_tensor *t)
 {
     uint32_t width = config_width(c), inner = p->ngrams.inner;
+    const struct part_tensor fused[] = {
+        [NGRAM_KEY] = {"engram.wkv", width + c->hidden, inner},
+        [NGRAM_K_NORM] = {"engram.k_weight", 0, width},
+        [NGRAM_X_NORM] = {"engram.q_weight", 0, width},
+    };
     const struct part_tensor all[] = {
         [NGRAM_KEY] = {"ple.key_proj", width, inner},
         [NGRAM_VALUE] = {"ple.value_proj", c->hidden, inner},
@@ -239,7 +249,10 @@ static void ngrams(const struct config *c, const struct part_config *p, struct p
         [NGRAM_U_NORM] = {"ple.norm_conv.weight", 0, width},
         [NGRAM_CONV] = {"ple.conv1d.weight", 0, width * p->ngrams.taps},
     };
-    memcpy(t, all, sizeof all);
+    if (p->ngrams.fused)
+        memcpy(t, fused, sizeof fused);
+    else
+        memcpy(t, all, sizeof all);
 }
 
 void part_tensors(const struct config *c, const struct part_config *p, struct part_tensor *out)
@@ -277,7 +290,7 @@ const char *part_last_mix(const struct config *c)
         return "output_attn_res";
     if (c->streams.rank)
         return "hyper_connection_mixer";
-    return c->streams.n && !c->streams.ends_in_mean ? "hc_head" : NULL;
+    return c->streams.n && !c->streams.ends_in_mean && !c->streams.lagged ? "hc_head" : NULL;
 }
 
 /* Sets the tensors of attention over blocks. */

@@ -79,6 +79,7 @@ enum compressed_tensor {
     COMPRESSED_INDEX_HEADS, /* weights of the indexer's heads */
     COMPRESSED_Q_B,         /* these two are products of the normed q_a */
     COMPRESSED_INDEX_Q,
+    COMPRESSED_INDEX_KEY, /* product of a normed compressed row: its index key */
     /* [out_groups * out_rank][n_heads * head_dim / out_groups]: a group's rows and its heads */
     COMPRESSED_OUT_A,
     COMPRESSED_OUT_B,
@@ -90,6 +91,7 @@ enum compressed_tensor {
     COMPRESSED_ROW_NORM,
     COMPRESSED_INDEX_BIASES,
     COMPRESSED_INDEX_ROW_NORM,
+    COMPRESSED_INDEX_KEY_NORM,
 };
 enum mamba_tensor {
     MAMBA_IN, /* gates, channels, time steps */

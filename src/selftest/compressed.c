@@ -43,18 +43,21 @@ static const char *type_name(const struct compressed_shape *s)
     return names[s->kv_type];
 }
 
+/* Where a case of turn puts its vectors. */
+enum place { FLOATS, NEAR, FAR };
 /* How a case of turn norms its vectors. */
 enum norms { NONE, UNIT, WEIGHTS };
 
-static void turn_case(struct kernel_test *l, const struct compressed_shape *s, enum norms norms, bool is_row,
-                      uint32_t pos, uint32_t n)
+static void turn_case(struct kernel_test *l, const struct compressed_shape *s, enum norms norms,
+                      enum place place, uint32_t pos, uint32_t n)
 {
+    bool is_row = place != FLOATS;
     uint32_t n_heads = is_row ? 1 : s->n_heads, x_stride = n_heads * s->dim + 4, width = n_heads * s->dim;
     struct bench b;
     char text[128];
     if (!kt_takes(l, l->is_rest))
         return;
-    lay_out(l, s, 1, pos + n, &b);
+    lay_out(l, s, place == FAR ? s->ratio : 1, pos + n, &b);
     struct test_buffer *x = kt_floats(l, (uint64_t)n * x_stride, -2, 2),
                        *norm = kt_floats(l, s->dim, 0.5f, 1.5f),
                        *rope = kt_floats(l, (uint64_t)n * s->rope_dim + 1, -1, 1),
@@ -68,24 +71,31 @@ static void turn_case(struct kernel_test *l, const struct compressed_shape *s, e
                                                   .rope = rope->on[side].address,
                                                   .y = is_row ? 0 : y->on[side].address,
                                                   .ring = b.table->on[side].address,
+                                                  .blocks = place == FAR ? b.table->on[side].address : 0,
                                                   .n = n,
                                                   .pos = pos,
                                                   .n_heads = n_heads,
                                                   .x_stride = x_stride,
                                                   .y_stride = width,
-                                                  .ring_off = LAYER_OFF,
+                                                  .row_off = LAYER_OFF,
                                                   .norms = norms != NONE};
         exec_begin(l->side[side]);
         compressed_turn_run(&op, l->side[side], &call);
         kt_finish(l, side);
     }
     snprintf(text, sizeof text, "%u heads of %u, norm %d, %u + %u positions%s%s", n_heads, s->dim, norms, pos,
-             n, is_row ? ", rows of " : "", is_row ? type_name(s) : "");
+             n,
+             place == FAR ? ", compressed rows of "
+             : is_row     ? ", rows of "
+                          : "",
+             is_row ? type_name(s) : "");
     kt_row(l, "compressed_turn", text, rows_error(l, &b), CACHE_BOUNDS[s->kv_type]);
     kt_report(l, "compressed_turn", text, kt_error(l, y, (uint64_t)n * width), BOUND);
 }
 
-static void pool_case(struct kernel_test *l, const struct compressed_shape *s, uint32_t pos, uint32_t n)
+/* plain: rows have no biases, and what they are before they are turned is written, too. */
+static void pool_case(struct kernel_test *l, const struct compressed_shape *s, uint32_t pos, uint32_t n,
+                      bool plain)
 {
     uint32_t width = compressed_width(s), stride = 2 * width + 8;
     struct bench b;
@@ -100,14 +110,18 @@ static void pool_case(struct kernel_test *l, const struct compressed_shape *s, u
                        *norm = kt_floats(l, s->dim, 0.5f, 1.5f),
                        *rope = kt_floats(l, (uint64_t)n * s->rope_dim + 1, -1, 1),
                        *in = pos ? kt_floats(l, state, 0.5f, 2) : kt_bytes(l, NULL, 4 * state),
-                       *out = kt_bytes(l, NULL, 4 * state);
+                       *out = kt_bytes(l, NULL, 4 * state),
+                       *rows = kt_bytes(l, NULL, 4 * (uint64_t)n * s->dim),
+                       *angles = kt_bytes(l, NULL, 4 * (uint64_t)n * s->rope_dim + 4);
     for (int side = 0; side < kt_n_sides(l) && !l->err.code; side++) {
         struct compressed op;
         if (compressed_open(&op, l->side[side], s, &l->err) < 0)
             break;
         const struct compressed_pool_call call = {.kv = x->on[side].address,
                                                   .gates = x->on[side].address + 4 * (uint64_t)width,
-                                                  .bias = bias->on[side].address,
+                                                  .bias = plain ? 0 : bias->on[side].address,
+                                                  .plain = plain ? rows->on[side].address : 0,
+                                                  .angles = angles->on[side].address,
                                                   .norm = norm->on[side].address,
                                                   .rope = rope->on[side].address,
                                                   .state_in = in->on[side].address,
@@ -121,10 +135,12 @@ static void pool_case(struct kernel_test *l, const struct compressed_shape *s, u
         compressed_pool_run(&op, l->side[side], &call);
         kt_finish(l, side);
     }
-    snprintf(text, sizeof text, "rows of %u from %u%s, %u + %u positions, %s", s->dim, s->ratio,
-             s->overlaps ? ", overlapping" : "", pos, n, type_name(s));
+    snprintf(text, sizeof text, "rows of %u from %u%s%s, %u + %u positions, %s", s->dim, s->ratio,
+             s->overlaps ? ", overlapping" : "", plain ? ", plain" : "", pos, n, type_name(s));
     kt_row(l, "compressed_pool", text, rows_error(l, &b), CACHE_BOUNDS[s->kv_type]);
-    kt_report(l, "compressed_pool", text, kt_error(l, out, state), BOUND);
+    double error =
+        fmax(kt_error(l, rows, (uint64_t)n * s->dim), kt_error(l, angles, (uint64_t)n * s->rope_dim));
+    kt_report(l, "compressed_pool", text, fmax(error, kt_error(l, out, state)), BOUND);
 }
 
 static void attend_case(struct kernel_test *l, const struct compressed_shape *s, uint32_t pos, uint32_t n)
@@ -174,34 +190,43 @@ void selftest_compressed_cases(struct kernel_test *l)
                                          heavy = {24, 24, 16, false, 1e-5f, KV_TYPE_F16, 2, 5, 0, 0.2f},
                                          codes = {68, 4, 2, true, 1e-6f, KV_TYPE_Q8_0, 9, 7, 6, 0.1f},
                                          index = {16, 8, 4, true, 1e-6f, KV_TYPE_F16, 0, 0, 0, 0},
+                                         pair = {20, 6, 2, false, 1e-6f, KV_TYPE_F32, 3, 5, 4, 0.2f},
+                                         one = {36, 8, 1, false, 1e-6f, KV_TYPE_F16, 2, 5, 7, 0.2f},
                                          /* DeepSeek-V4-Flash's */
         sparse = {512, 64, 4, true, 1e-6f, KV_TYPE_F16, 64, 128, 512, 0.0441942f},
                                          heavily = {512,         64, 128, false, 1e-6f,
                                                     KV_TYPE_F32, 64, 128, 0,     0.0441942f};
-    turn_case(l, &plain, NONE, false, 0, 3);
-    turn_case(l, &odd, UNIT, false, 5, 7);
-    turn_case(l, &odd, WEIGHTS, true, 250, 9);
-    turn_case(l, &heavy, WEIGHTS, true, 3, 2);
-    turn_case(l, &codes, WEIGHTS, true, 255, 2);
+    turn_case(l, &plain, NONE, FLOATS, 0, 3);
+    turn_case(l, &odd, UNIT, FLOATS, 5, 7);
+    turn_case(l, &odd, WEIGHTS, NEAR, 250, 9);
+    turn_case(l, &heavy, WEIGHTS, NEAR, 3, 2);
+    turn_case(l, &codes, WEIGHTS, NEAR, 255, 2);
     for (uint32_t pos = 0; pos < 9; pos++)
-        pool_case(l, &odd, pos, 1 + pos % 3 * 5);
-    pool_case(l, &odd, 253, 9);
-    pool_case(l, &heavy, 0, 15);
-    pool_case(l, &heavy, 3, 45);
-    pool_case(l, &heavy, 31, 1);
-    pool_case(l, &codes, 7, 6);
-    pool_case(l, &index, 6, 3);
+        pool_case(l, &odd, pos, 1 + pos % 3 * 5, false);
+    pool_case(l, &odd, 253, 9, false);
+    pool_case(l, &heavy, 0, 15, false);
+    pool_case(l, &heavy, 3, 45, false);
+    pool_case(l, &heavy, 31, 1, false);
+    pool_case(l, &codes, 7, 6, false);
+    pool_case(l, &index, 6, 3, false);
+    turn_case(l, &pair, WEIGHTS, FAR, 253, 9);
+    turn_case(l, &one, WEIGHTS, FAR, 255, 3);
+    pool_case(l, &pair, 7, 6, true);
+    pool_case(l, &pair, 0, 1, true);
+    pool_case(l, &one, 254, 5, true);
     attend_case(l, &plain, 0, 4);
     attend_case(l, &plain, 300, 2);
     attend_case(l, &odd, 0, 40);
     attend_case(l, &odd, 1200, 3);
     attend_case(l, &heavy, 14, 20);
     attend_case(l, &codes, 600, 3);
+    attend_case(l, &pair, 300, 5);
+    attend_case(l, &one, 0, 20);
     l->is_rest = true;
-    turn_case(l, &sparse, UNIT, false, 100, 2);
-    turn_case(l, &sparse, WEIGHTS, true, 100, 2);
-    pool_case(l, &sparse, 1000, 3);
-    pool_case(l, &heavily, 200, 130);
+    turn_case(l, &sparse, UNIT, FLOATS, 100, 2);
+    turn_case(l, &sparse, WEIGHTS, NEAR, 100, 2);
+    pool_case(l, &sparse, 1000, 3, false);
+    pool_case(l, &heavily, 200, 130, false);
     attend_case(l, &sparse, 3000, 2);
     attend_case(l, &heavily, 2000, 1);
     l->is_rest = false;

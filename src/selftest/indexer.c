@@ -15,7 +15,7 @@ enum { LAYER_OFF = 256, MAX_BLOCKS = 300, OWN_BLOCKS = 4 };
 
 struct bench {
     struct test_buffer *proj, *keys, *q_norm, *k_norm, *k_bias, *pool_bias, *rope, *window, *window_out, *q,
-        *weights, *chosen, *table;
+        *weights, *chosen, *candidates, *table;
     struct test_buffer *blocks[MAX_BLOCKS];
     uint32_t n_blocks, stride, key_stride;
     uint64_t block; /* numbers of a block of the cache */
@@ -34,6 +34,22 @@ static struct test_buffer *integers(struct kernel_test *l, uint64_t n, enum kv_t
     struct test_buffer *t = kt_bytes(l, v, v ? n * kv_row_bytes(type, 1) : 0);
     free(v);
     return t;
+}
+
+/* Lists of candidates with the last group, spread over the groups; to be written, zeros. */
+static struct test_buffer *candidates(struct kernel_test *l, const struct indexer_shape *s, uint32_t pos,
+                                      uint32_t n)
+{
+    uint32_t each = s->groups + 1, *v = mem_new((uint64_t)n * each, sizeof *v, &l->err);
+    for (uint32_t t = 0; v && !s->finds && t < n; t++) {
+        uint32_t n_groups = indexer_n_groups(s, pos + t);
+        for (uint32_t i = 0; n_groups && i < s->groups; i++)
+            v[t * each + i] = i + 1 == s->groups ? n_groups - 1 : i * (n_groups - 1) / (s->groups - 1);
+        v[t * each + s->groups] = n_groups;
+    }
+    struct test_buffer *list = kt_bytes(l, v, v ? sizeof *v * n * each : 0);
+    free(v);
+    return list;
 }
 
 /* A long sequence repeats the same few blocks; the last two are its own. */
@@ -60,6 +76,7 @@ static void lay_out(struct kernel_test *l, const struct indexer_shape *s, uint32
     b->q = integers(l, (uint64_t)n * s->n_heads * s->dim, KV_TYPE_F32);
     b->weights = integers(l, (uint64_t)n * (s->n_heads + 3), KV_TYPE_F32);
     b->chosen = kt_bytes(l, NULL, 4 * (uint64_t)n * kv_choice_stride(&s->choice));
+    b->candidates = candidates(l, s, pos, n);
 }
 
 static struct indexer_call call_of(const struct bench *b, const struct indexer_shape *s, int side,
@@ -78,6 +95,7 @@ static struct indexer_call call_of(const struct bench *b, const struct indexer_s
                                  .q = b->q->on[side].address,
                                  .weights = b->weights->on[side].address,
                                  .chosen = b->chosen->on[side].address,
+                                 .candidates = b->candidates->on[side].address,
                                  .n = n,
                                  .pos = pos,
                                  .stride = b->stride,
@@ -88,11 +106,14 @@ static struct indexer_call call_of(const struct bench *b, const struct indexer_s
 
 static void describe(const struct indexer_shape *s, uint32_t pos, uint32_t n, char *text, size_t size)
 {
-    snprintf(text, size, "%u heads of %u, %u blocks of %u%s, %u + %u positions%s%s%s%s%s", s->n_heads, s->dim,
-             s->choice.budget, s->choice.ratio, s->choice.heads ? " each" : "", pos, n,
+    snprintf(text, size, "%u heads of %u, %u blocks of %u%s, %u + %u positions%s%s%s%s%s%s", s->n_heads,
+             s->dim, s->choice.budget, s->choice.ratio, s->choice.heads ? " each" : "", pos, n,
              s->weighted ? ", weights" : "", s->layer_norm ? ", layer norm" : "",
              s->interleaved ? ", pairs" : "", s->pooled ? ", pooled" : "",
-             s->kv_type == KV_TYPE_F16 ? ", f16" : "");
+             s->kv_type == KV_TYPE_F16 ? ", f16" : "",
+             !s->groups ? ""
+             : s->finds ? ", finds candidates"
+                        : ", takes candidates");
 }
 
 static void prepare_case(struct kernel_test *l, const struct indexer_shape *s, uint32_t pos, uint32_t n)
@@ -146,7 +167,9 @@ static void choose_case(struct kernel_test *l, const struct indexer_shape *s, ui
     }
     describe(s, pos, n, text, sizeof text);
     kt_report(l, "indexer_choose", text,
-              kt_difference(l, b.chosen, (uint64_t)n * kv_choice_stride(&s->choice)), 0);
+              fmax(kt_difference(l, b.chosen, (uint64_t)n * kv_choice_stride(&s->choice)),
+                   kt_difference(l, b.candidates, (uint64_t)n * (s->groups + 1))),
+              0);
 }
 
 /* One token of each of several sequences. None of them ends a block, so they can share the cache. */
@@ -192,23 +215,40 @@ static void batched_case(struct kernel_test *l, const struct indexer_shape *s, c
 void selftest_indexer_cases(struct kernel_test *l)
 {
     static const uint32_t pos[] = {18, 300, 3};
-    const struct indexer_shape odd = {3, 20, 6, {3, 5, 0}, false, false, false, 1e-6f, KV_TYPE_F32, false};
-    const struct indexer_shape tokens = {5, 36, 36, {1, 40, 0}, true, true, false, 1e-6f, KV_TYPE_F16, false};
-    const struct indexer_shape next = {4,     128,   64,    {4, 512, 0}, false,
-                                       false, false, 1e-6f, KV_TYPE_F16, false};
-    const struct indexer_shape wide = {33, 64, 0, {16, 2, 0}, true, true, true, 1e-6f, KV_TYPE_F32, false};
-    const struct indexer_shape whole = {1, 4, 2, {256, 1, 0}, false, false, false, 1e-6f, KV_TYPE_F32, false};
-    const struct indexer_shape pairs = {6, 24, 10, {1, 9, 0}, true, true, true, 1e-6f, KV_TYPE_F32, false};
-    const struct indexer_shape pool = {5, 36, 0, {4, 6, 0}, true, true, false, 1e-6f, KV_TYPE_F32, true};
-    const struct indexer_shape one = {2, 20, 0, {1, 7, 0}, true, true, false, 1e-6f, KV_TYPE_F16, true};
+    const struct indexer_shape odd = {3,     20,          6,     {3, 5, 0}, false, false, false,
+                                      1e-6f, KV_TYPE_F32, false, 0,         0,     false};
+    const struct indexer_shape tokens = {5,     36,          36,    {1, 40, 0}, true, true, false,
+                                         1e-6f, KV_TYPE_F16, false, 0,          0,    false};
+    const struct indexer_shape next = {4,     128,         64,    {4, 512, 0}, false, false, false,
+                                       1e-6f, KV_TYPE_F16, false, 0,           0,     false};
+    const struct indexer_shape wide = {33,    64,          0,     {16, 2, 0}, true, true, true,
+                                       1e-6f, KV_TYPE_F32, false, 0,          0,    false};
+    const struct indexer_shape whole = {1,     4,           2,     {256, 1, 0}, false, false, false,
+                                        1e-6f, KV_TYPE_F32, false, 0,           0,     false};
+    const struct indexer_shape pairs = {6,     24,          10,    {1, 9, 0}, true, true, true,
+                                        1e-6f, KV_TYPE_F32, false, 0,         0,    false};
+    const struct indexer_shape pool = {5,     36,          0,    {4, 6, 0}, true, true, false,
+                                       1e-6f, KV_TYPE_F32, true, 0,         0,    false};
+    const struct indexer_shape one = {2,     20,          0,    {1, 7, 0}, true, true, false,
+                                      1e-6f, KV_TYPE_F16, true, 0,         0,    false};
+    /* finds candidates, takes them */
+    const struct indexer_shape finds = {5,     20,          6,     {2, 7, 0}, true, true, true,
+                                        1e-6f, KV_TYPE_F32, false, 4,         3,    true};
+    const struct indexer_shape takes = {5,     20,          6,     {2, 7, 0}, true, true, true,
+                                        1e-6f, KV_TYPE_F16, false, 4,         3,    false};
+    /* DeepSeek-V4.1-Flash's, with fewer candidates */
+    const struct indexer_shape v41 = {32,    128,         64,    {1, 512, 0}, true, true, true,
+                                      1e-6f, KV_TYPE_F16, false, 80,          8,    true};
     /* GLM-5's and GLM-5.3-Flash's */
-    const struct indexer_shape glm = {32, 128, 64, {1, 2048, 0}, true, true, true, 1e-6f, KV_TYPE_F16, false};
-    const struct indexer_shape flash = {32,   128,   0,     {16, 128, 0}, true,
-                                        true, false, 1e-6f, KV_TYPE_F16,  true};
-    const struct indexer_shape heads = {3, 20, 6, {8, 2, 3}, false, false, false, 1e-6f, KV_TYPE_F32, false};
+    const struct indexer_shape glm = {32,    128, 64, {1, 2048, 0}, true, true, true, 1e-6f, KV_TYPE_F16,
+                                      false, 0,   0,  false};
+    const struct indexer_shape flash = {32,   128, 0, {16, 128, 0}, true, true, false, 1e-6f, KV_TYPE_F16,
+                                        true, 0,   0, false};
+    const struct indexer_shape heads = {3,     20,          6,     {8, 2, 3}, false, false, false,
+                                        1e-6f, KV_TYPE_F32, false, 0,         0,     false};
     /* MiniMax-M3's */
-    const struct indexer_shape m3 = {4,     128,   64,    {128, 15, 4}, false,
-                                     false, false, 1e-6f, KV_TYPE_F16,  false};
+    const struct indexer_shape m3 = {4,     128, 64, {128, 15, 4}, false, false, false, 1e-6f, KV_TYPE_F16,
+                                     false, 0,   0,  false};
     prepare_case(l, &odd, 254, 1);
     prepare_case(l, &odd, 253, 1); /* completes a block */
     prepare_case(l, &odd, 250, 19);
@@ -224,6 +264,11 @@ void selftest_indexer_cases(struct kernel_test *l)
     choose_case(l, &pairs, 5, 20);
     choose_case(l, &next, 9001, 1);
     choose_case(l, &wide, 1000, 21);
+    choose_case(l, &finds, 10, 40);
+    choose_case(l, &finds, 700, 3);
+    choose_case(l, &takes, 10, 40);
+    choose_case(l, &takes, 711, 2);
+    choose_case(l, &v41, 2000, 3);
     prepare_case(l, &heads, 253, 5);
     choose_case(l, &heads, 20, 40);
     choose_case(l, &heads, 295, 1);

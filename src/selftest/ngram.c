@@ -15,8 +15,8 @@ static void ngram_case(struct kernel_test *l, const struct ngram_shape *c, uint3
     uint64_t width = (uint64_t)c->n_streams * c->hidden, held = ngram_window(c);
     uint32_t stride = (uint32_t)width + c->hidden + ROOM;
     struct test_buffer *proj = kt_floats(l, (uint64_t)n * stride, -2, 2), *x = kt_floats(l, n * width, -2, 2),
-                       *norms[3], *conv = kt_floats(l, width * c->taps, -1, 1),
-                       *window = kt_floats(l, held, -2, 2), *out = kt_bytes(l, NULL, 4 * held),
+                       *norms[3], *conv = kt_floats(l, width * c->taps + 1, -1, 1),
+                       *window = kt_floats(l, held + 1, -2, 2), *out = kt_bytes(l, NULL, 4 * held + 4),
                        *scratch = kt_bytes(l, NULL, 4 * ngram_scratch(c, n));
     for (int i = 0; i < 3; i++)
         norms[i] = kt_floats(l, width, 0.5f, 1.5f);
@@ -48,10 +48,12 @@ static void ngram_case(struct kernel_test *l, const struct ngram_shape *c, uint3
 void selftest_ngram_cases(struct kernel_test *l)
 {
     static const struct ngram_shape tiny = {1, 4, 2, 1, 1, 1e-6f}, odd = {3, 1036, 3, 2, 0.0625f, 1e-6f},
-                                    next = {4, 2560, 4, 3, 1, 1e-6f};
+                                    next = {4, 2560, 4, 3, 1, 1e-6f}, flat = {3, 1036, 0, 0, 1, 1e-20f};
     ngram_case(l, &tiny, 1);
     ngram_case(l, &odd, 1);
     ngram_case(l, &odd, 3);
     ngram_case(l, &odd, 19);
     ngram_case(l, &next, 2);
+    ngram_case(l, &flat, 1);
+    ngram_case(l, &flat, 5);
 }

@@ -142,9 +142,12 @@ static void join_case(struct kernel_test *l, const struct streams_shape *c, uint
     kt_report(l, "streams_join", text, error, BOUND);
 }
 
+/* Whose weights the streams have: their own, those of the collapse before, and in the first one none. */
+enum lag { OWN, LAGGED, FIRST };
+
 /* has_low: the streams have weights. */
 static void collapse_case(struct kernel_test *l, const struct streams_shape *c, uint32_t n, bool has_low,
-                          bool joins)
+                          bool joins, enum lag lag)
 {
     if (!kt_takes(l, l->is_rest))
         return;
@@ -153,28 +156,38 @@ static void collapse_case(struct kernel_test *l, const struct streams_shape *c, 
     struct test_buffer *x = kt_floats(l, n * width, -2, 2), *low = kt_floats(l, (uint64_t)n * stride, -4, 4),
                        *scale = kt_floats(l, 3, 0.5f, 1.5f), *base = kt_floats(l, n_low, -1, 1),
                        *squares = kt_floats(l, (uint64_t)n * streams_n_squares(c->hidden), 1, 3),
-                       *dst = kt_bytes(l, NULL, 4 * (uint64_t)n * c->hidden);
+                       *dst = kt_bytes(l, NULL, 4 * (uint64_t)n * c->hidden),
+                       *weights = kt_floats(l, (uint64_t)n * c->n_streams, 0, 1),
+                       *kept = kt_bytes(l, NULL, 4 * (uint64_t)n * c->n_streams);
     for (int s = 0; s < kt_n_sides(l) && !l->err.code; s++) {
         struct streams op;
         if (streams_open(&op, l->side[s], c, &l->err) < 0)
             break;
         exec_begin(l->side[s]);
-        streams_collapse_run(&op, l->side[s],
-                             &(struct streams_collapse_call){.x = x->on[s].address,
-                                                             .squares = squares->on[s].address,
-                                                             .low = has_low ? low->on[s].address : 0,
-                                                             .scale = scale->on[s].address,
-                                                             .base = base->on[s].address,
-                                                             .dst = dst->on[s].address,
-                                                             .n = n,
-                                                             .stride = stride,
-                                                             .joins = joins});
+        streams_collapse_run(
+            &op, l->side[s],
+            &(struct streams_collapse_call){.x = x->on[s].address,
+                                            .squares = squares->on[s].address,
+                                            .low = has_low ? low->on[s].address : 0,
+                                            .scale = scale->on[s].address,
+                                            .base = base->on[s].address,
+                                            .dst = dst->on[s].address,
+                                            .n = n,
+                                            .stride = stride,
+                                            .joins = joins,
+                                            .lagged = lag != OWN,
+                                            .weights = lag == LAGGED ? weights->on[s].address : 0,
+                                            .kept = kept->on[s].address});
         kt_finish(l, s);
     }
     char text[96];
-    snprintf(text, sizeof text, "%u streams of %u, %u token%s, %u iterations%s%s", c->n_streams, c->hidden, n,
-             n > 1 ? "s" : "", c->iterations, has_low ? "" : ", mean", joins ? ", join" : "");
+    snprintf(text, sizeof text, "%u streams of %u, %u token%s, %u iterations%s%s%s", c->n_streams, c->hidden,
+             n, n > 1 ? "s" : "", c->iterations, has_low ? "" : ", no weights", joins ? ", join" : "",
+             lag == OWN     ? ""
+             : lag == FIRST ? ", first"
+                            : ", lagged");
     double error = fmax(kt_error(l, dst, (uint64_t)n * c->hidden), kt_error(l, low, (uint64_t)n * stride));
+    error = fmax(error, kt_error(l, kept, (uint64_t)n * c->n_streams));
     kt_report(l, "streams_collapse", text, error, BOUND);
 }
 
@@ -188,8 +201,10 @@ static void joined_cases(struct kernel_test *l)
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         join_case(l, &shapes[i], tokens[i], true, false);
         join_case(l, &shapes[i], tokens[i], i == 1, i == 1);
-        collapse_case(l, &shapes[i], tokens[i], true, true);
-        collapse_case(l, &shapes[i], tokens[i], i != 2, false);
+        collapse_case(l, &shapes[i], tokens[i], true, true, OWN);
+        collapse_case(l, &shapes[i], tokens[i], i != 2, false, OWN);
+        collapse_case(l, &shapes[i], tokens[i], true, true, i == 1 ? FIRST : LAGGED);
+        collapse_case(l, &shapes[i], tokens[i], false, false, LAGGED);
     }
 }
 

@@ -22,6 +22,7 @@
 #define GEMMA  "{{- '<|tool_call>call:' + function['name'] + '{' -}}{{- '}<tool_call|>' -}}"
 #define DSML   "｜DSML｜"
 #define DSML32 "{%- set dsml_token = '" DSML "' -%}{{- '</' + dsml_token + 'function_calls>' -}}"
+#define DSML41 "{%- set dsml_token = '" DSML "' -%}{{- '</' + dsml_token + ' calls>' -}}"
 #define DSML4  "{%- set dsml_token = '" DSML "' -%}{{- '</' + dsml_token + 'tool_calls>' -}}"
 #define NESTED "{%- set ns_token = ']<]minimax[>[' -%}{{ ns_token ~ '<tool_call>' }}{{ '<think>' }}"
 #define KIMI3  "{{- '<|open|>' + tag + '<|sep|>' }}{{- '<|end_of_msg|>' }}"

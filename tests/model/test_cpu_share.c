@@ -139,7 +139,9 @@ static void nor_do_other_families(void **state)
         "tests/models/deepseek-odd/mlx",     "tests/models/families/gptoss-odd",
         "tests/models/families/nemo-latent", "tests/models/families/qw4-odd",
         "tests/models/families/v4-odd",      "tests/models/families/gemma4-odd",
-        "tests/models/families/k3-plain"};
+        "tests/models/families/k3-plain",
+
+        "tests/models/sources/v41/hf"};
     for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++)
         check_places(dirs[i], i % 2 ? 0.4f : 0.7f, places, sizeof places / sizeof *places);
 }

@@ -10,10 +10,10 @@
 
 /* Rows, recurrences, windows; latents, compressed rows, indexers, n-grams. A fork is the same on every
  * device: software Vulkan devices, which take long to open a model, have the first ones. */
-static const char *const models[] = {"tests/models/qwen3-odd/mlx",       "tests/models/qwen-odd/mlx",
-                                     "tests/models/families/gptoss-odd", "tests/models/deepseek-odd/mlx",
-                                     "tests/models/families/v4-odd",     "tests/models/families/glm53f-odd",
-                                     "tests/models/families/qw4-odd",    "tests/models/families/gemma4-odd"};
+static const char *const models[] = {
+    "tests/models/qwen3-odd/mlx",    "tests/models/qwen-odd/mlx",        "tests/models/families/gptoss-odd",
+    "tests/models/deepseek-odd/mlx", "tests/models/families/v4-odd",     "tests/models/families/glm53f-odd",
+    "tests/models/families/qw4-odd", "tests/models/families/gemma4-odd", "tests/models/sources/v41/hf"};
 enum { N_MODELS = sizeof models / sizeof *models, N_ON_VULKAN = 3, CONTEXT = 640 };
 /* A block has 256 positions: the prompt ends inside the second one. */
 enum { N = 260, AT = 240, N_ROWS = 4, N_MORE = 8 };

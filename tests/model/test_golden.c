@@ -645,16 +645,16 @@ static void recipes_agree_converted_on_the_reference_backend(void **state)
 /* Published checkpoints of other families, converted without loss (tests/models/families/README.md): several
  * residual streams, n-gram rows, attention over chosen blocks; norms after parts, a dense part next to
  * experts; latents of chosen positions; decays for each key channel, gates of heads, clamped activations;
- * compressed rows, experts of a table; streams with a doubly stochastic mix, an indexer of pooled keys;
- * blocks chosen for each key head, gates of heads with windows, values of another size than keys; Mamba-2 and
- * experts without gates, experts of a latent; attention over blocks of layers, gates of channels, SiTU. The
- * first ones have all of these. */
+ * compressed rows, experts of a table; rows and choices of other layers, candidates, lagged mixes; streams
+ * with a doubly stochastic mix, an indexer of pooled keys; blocks chosen for each key head, gates of heads
+ * with windows, values of another size than keys; Mamba-2 and experts without gates, experts of a latent;
+ * attention over blocks of layers, gates of channels, SiTU. The first ones have all of these. */
 static const char *const published[] = {
-    "k3-plain",   "qw4-odd",      "gemma4-odd",   "glm5-odd",   "kimilin-odd", "ling-flash", "v4-odd",
-    "glm53f-odd", "m3-odd",       "step-plain",   "mimo-odd",   "nemo-odd",    "k3-odd",     "nemo-latent",
-    "qw4-plain",  "dsv32",        "gemma4-plain", "glm5-plain", "ling-tiny",   "ling-odd",   "kimilin-plain",
-    "v4-plain",   "glm53f-plain", "mimo-plain",   "nemo-plain"};
-enum { N_PUBLISHED = sizeof published / sizeof *published, N_SHOWN_PUBLISHED = 14 };
+    "k3-plain",      "qw4-odd",    "gemma4-odd",   "glm5-odd",     "kimilin-odd", "ling-flash", "v4-odd",
+    "v41-odd",       "glm53f-odd", "m3-odd",       "step-plain",   "mimo-odd",    "nemo-odd",   "k3-odd",
+    "nemo-latent",   "qw4-plain",  "dsv32",        "gemma4-plain", "glm5-plain",  "ling-tiny",  "ling-odd",
+    "kimilin-plain", "v4-plain",   "glm53f-plain", "mimo-plain",   "nemo-plain"};
+enum { N_PUBLISHED = sizeof published / sizeof *published, N_SHOWN_PUBLISHED = 15 };
 
 static void published_families_agree(void **state)
 {
@@ -734,6 +734,16 @@ static void deepseek_v4_agrees_as_published_and_in_a_gguf_file(void **state)
         run_as_published(paths[i], "tests/models/sources/v4/golden.safetensors");
         convert_and_run_on_reference(paths[i], "tests/models/sources/v4/golden.safetensors");
     }
+}
+
+/* The same with scales of 32 x 32 blocks; n-gram rows of 8-bit floats with scales of 32 columns; words. */
+static void deepseek_v41_agrees_as_published(void **state)
+{
+    (void)state;
+    static const char golden[] = "tests/models/sources/v41/golden.safetensors";
+    run_as_published("tests/models/sources/v41/hf", golden);
+    run_on_device("tests/models/sources/v41/hf", golden);
+    convert_and_run_on_reference("tests/models/sources/v41/hf", golden);
 }
 
 /* Some are run with tensors of one expert each and in several files, others with stacks in one file. */
@@ -917,6 +927,7 @@ int main(void)
         cmocka_unit_test(published_families_agree_in_other_forms),
         cmocka_unit_test(published_checkpoints_agree_as_they_lie),
         cmocka_unit_test(deepseek_v4_agrees_as_published_and_in_a_gguf_file),
+        cmocka_unit_test(deepseek_v41_agrees_as_published),
         cmocka_unit_test(families_agree_as_they_are_published),
         cmocka_unit_test(families_agree_converted_on_the_reference_backend),
         cmocka_unit_test(recipes_agree_on_the_reference_backend),

@@ -232,6 +232,8 @@ FAMILY(experts_of_a_latent, "families/nemo-latent")
 FAMILY(attention_over_blocks_of_layers, "families/k3-plain")
 FAMILY(streams_ngrams_and_an_indexer, "families/qw4-odd")
 FAMILY(compressed_rows, "families/v4-odd")
+FAMILY(rows_of_other_layers, "families/v41-odd")
+FAMILY(ngrams_of_words, "sources/v41/hf")
 FAMILY(heads_by_layer, "families/gemma4-odd")
 
 int main(void)
@@ -247,6 +249,8 @@ int main(void)
         cmocka_unit_test(attention_over_blocks_of_layers),
         cmocka_unit_test(streams_ngrams_and_an_indexer),
         cmocka_unit_test(compressed_rows),
+        cmocka_unit_test(rows_of_other_layers),
+        cmocka_unit_test(ngrams_of_words),
         cmocka_unit_test(heads_by_layer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

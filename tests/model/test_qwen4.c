@@ -19,7 +19,7 @@
 #include "sequence.h"
 #include "tmp_tree.h"
 
-enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 16 };
+enum { CONTEXT = 700, TOKENS = 330, VOCAB = 103, N_MODELS = 17 };
 #define QWEN4 "tests/models/families/qw4-plain"
 #define GLM5  "tests/models/families/glm5-plain"
 static const struct {
@@ -35,6 +35,7 @@ static const struct {
     {"tests/models/families/ling-flash", false},
     {"tests/models/families/v4-plain", true},
     {"tests/models/families/v4-odd", false},
+    {"tests/models/families/v41-odd", false},
     {"tests/models/families/glm53f-odd", true},
     {"tests/models/families/m3-odd", true},
     {"tests/models/families/step-plain", true},

@@ -15,7 +15,7 @@
 enum { CONTEXT = 96, CHUNK = 16, N_PROMPT = 37, N_TOKENS = 5 };
 static const char TINY[] = "tests/models/tiny", ODD[] = "tests/models/qwen-odd/mlx",
                   DEEPSEEK[] = "tests/models/deepseek-odd/mlx", QWEN3[] = "tests/models/qwen3-odd/mlx",
-                  GLM5[] = "tests/models/families/glm5-odd";
+                  GLM5[] = "tests/models/families/glm5-odd", V41[] = "tests/models/families/v41-odd";
 
 /* How a model is opened. */
 struct setup {
@@ -215,6 +215,25 @@ static void a_device_begins_with_a_layer_that_has_an_indexer(void **state)
     const struct moeflux_options o = options_of(&three);
     sequence_refused(device_open_staged(&q.m, &o, false, &e), &e, ERR_USAGE,
                      "`device` names 3 devices, the model has 2 groups of layers");
+}
+
+/* Layers 1 and 2 share rows, 3 and 4 rows and candidates. The weights of lagged mixes go along. */
+static void layers_that_share_compressed_rows_stay_together(void **state)
+{
+    (void)state;
+    CHECK_SAME_LOGITS({.dir = V41, .device = "cpu"}, {.dir = V41, .device = "cpu,cpu"},
+                      {.dir = V41, .device = "cpu,cpu,cpu", .streams = true});
+    const struct setup two = {.dir = V41, .device = "cpu,cpu", .shares = {2, 3}},
+                       four = {.dir = V41, .device = "cpu,cpu,cpu,cpu"};
+    struct moeflux_stats s;
+    struct moeflux_err e = {0};
+    struct sequence q = open_setup(&two);
+    moeflux_model_get_stats(q.m, &s);
+    assert_true(s.devices[0].end_layer == 3 && s.devices[1].end_layer == 5);
+    sequence_close(&q);
+    const struct moeflux_options o = options_of(&four);
+    sequence_refused(device_open_staged(&q.m, &o, false, &e), &e, ERR_USAGE,
+                     "`device` names 4 devices, the model has 3 groups of layers");
 }
 
 static void streamed_experts_change_nothing(void **state)
@@ -812,6 +831,7 @@ int main(void)
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(any_split_computes_what_one_device_does),
         cmocka_unit_test(a_device_begins_with_a_layer_that_has_an_indexer),
+        cmocka_unit_test(layers_that_share_compressed_rows_stay_together),
         cmocka_unit_test(streamed_experts_change_nothing),
         cmocka_unit_test(batched_logits_equal_those_of_each_sequence),
         cmocka_unit_test(choices_of_hosts_are_those_of_one),

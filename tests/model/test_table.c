@@ -254,6 +254,34 @@ static void a_code_that_is_no_number_ends_the_evaluation(void **state)
     tmp_tree_remove(tmp);
 }
 
+/* What is known when the rows are opened: the configuration's number of words, the tokenizer. */
+static void words_that_are_not_the_tokenizers_are_refused(void **state)
+{
+    (void)state;
+    static const char WORDS[] = "\"engram_compressed_vocab_size\": ";
+    static const struct {
+        const char *from, *to, *says;
+    } cases[] = {{"243", "242", "tokenizer.json: 243 different words, expected 242"},
+                 {"243", "243", "no tokenizer, n-gram rows need the tokens' texts"}};
+    for (int i = 0; i < 2; i++) {
+        char *tmp = tmp_tree_new(), from[64], to[64];
+        const char *dir = tmp_tree_path(tmp, "model");
+        struct moeflux_err e = {0};
+        struct moeflux_model *m;
+        tmp_tree_copy("tests/models/sources/v41/hf", dir);
+        snprintf(from, sizeof from, "%s%s", WORDS, cases[i].from);
+        snprintf(to, sizeof to, "%s%s", WORDS, cases[i].to);
+        tmp_tree_replace(dir, "config.json", from, to);
+        if (i == 1)
+            remove(tmp_tree_path(dir, "tokenizer.json"));
+        const struct moeflux_options o = {.dir = dir, .device = "reference"};
+        assert_true(moeflux_model_open(&m, &o, &e) < 0);
+        if (!strstr(e.text, cases[i].says))
+            fail_msg("%s", e.text);
+        tmp_tree_remove(tmp);
+    }
+}
+
 static uint32_t next_random(void *ctx)
 {
     uint64_t *s = ctx;
@@ -304,6 +332,7 @@ int main(void)
         cmocka_unit_test(a_conversion_by_mlx_has_the_same_logits),
         cmocka_unit_test(tables_with_other_scales_are_refused_by_name),
         cmocka_unit_test(a_code_that_is_no_number_ends_the_evaluation),
+        cmocka_unit_test(words_that_are_not_the_tokenizers_are_refused),
         cmocka_unit_test(rows_of_every_block_format_are_found_and_decoded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

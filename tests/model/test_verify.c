@@ -20,7 +20,8 @@ static const char *const MODELS[] = {
     "tests/models/families/glm5-odd", "tests/models/families/next-odd",    "tests/models/families/gemma4-odd",
     "tests/models/families/mimo-odd", "tests/models/families/kimilin-odd", "tests/models/families/glm-odd",
     "tests/models/qwen3-odd/mlx",     "tests/models/families/minimax-odd", "tests/models/families/kimi25-odd",
-    "tests/models/families/nemo-odd", "tests/models/families/nemo-latent", "tests/models/families/k3-plain"};
+    "tests/models/families/nemo-odd", "tests/models/families/nemo-latent", "tests/models/families/v41-odd",
+    "tests/models/sources/v41/hf",    "tests/models/families/k3-plain"};
 enum { N_MODELS = sizeof MODELS / sizeof *MODELS, ON_SOFTWARE = 1 };
 
 static uint32_t n_models(void)

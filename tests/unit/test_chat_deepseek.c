@@ -383,6 +383,66 @@ static void deepseek_v4_thinks_between_its_calls_and_drops_old_thoughts(void **s
     tokenizer_free(t);
 }
 
+/* What encoding.py of DeepSeek-V4.1-Flash writes. */
+static void deepseek_v41_has_system_texts_anywhere_and_says_how_much_it_thinks(void **state)
+{
+#define SYSTEM_TEXT "<｜System｜>"
+#define EFFORT(n)                                                                                            \
+    "Reasoning Effort: " n " (range 1-100, the higher the value, the more thorough the reasoning)\n\n"
+    static const char tools[] = "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]",
+                      messages[] =
+                          "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": "
+                          "\"\", \"reasoning_content\": \"hm\", \"tool_calls\": [{\"function\": {\"name\": "
+                          "\"f\", \"arguments\": {\"s\": \"x\", \"n\": [1]}}}]}, {\"role\": \"tool\", "
+                          "\"content\": \"r\"}, {\"role\": \"user\", \"content\": \"b\"}]";
+    (void)state;
+    struct tokenizer *t = open_with(true, NULL);
+    struct chat c;
+    chats_open(&c, t, "deepseek-v4.1", CHAT_THINKING_AUTO);
+    chats_expect(&c, chats_messages("user", "hello"), BEGIN USER "hello" ASSISTANT "</think>");
+    chats_expect(&c, chats_messages("system", "Be brief.", "user", "one", "assistant", "1", "system", "Now!"),
+                 BEGIN SYSTEM_TEXT "Be brief." USER "one" ASSISTANT "</think>1" END SYSTEM_TEXT
+                                   "Now!" ASSISTANT "</think>");
+    chat_free(&c);
+    chats_open(&c, t, "deepseek-v4.1", CHAT_THINKING_ON);
+    assert_true(c.opens_inside);
+    chats_expect(&c, chats_messages("user", "one", "assistant", "1", "user", "two"),
+                 BEGIN SYSTEM_TEXT EFFORT("75") USER "one" ASSISTANT "</think>1" END USER "two" ASSISTANT
+                                                     "<think>");
+    struct moeflux_err e = {0};
+    check_ok(chat_use_effort(&c, CHAT_EFFORT_LOW, &e), &e);
+    chats_expect(&c, chats_messages("system", "S", "user", "one"),
+                 BEGIN SYSTEM_TEXT EFFORT("50") "S" USER "one" ASSISTANT "<think>");
+    check_ok(chat_use_effort(&c, CHAT_EFFORT_XHIGH, &e), &e);
+    chats_expect(&c, chats_messages("user", "one"),
+                 BEGIN SYSTEM_TEXT EFFORT("100") USER "one" ASSISTANT "<think>");
+    check_ok(chat_use_effort(&c, CHAT_EFFORT_AUTO, &e), &e);
+    json_t *list = conversation(messages), *known = conversation(tools);
+    struct chat_prompt p = {.messages = list, .tools = known, .opens_answer = true};
+    struct chat_text text = {0};
+    check_ok(chat_render(&c, &p, &text, &e), &e);
+    const char *begin = BEGIN SYSTEM_TEXT EFFORT("75") "\n\n## Tools\n\n",
+               *user = strstr(str_text(&text.text), USER);
+    assert_non_null(user);
+    assert_memory_equal(str_text(&text.text), begin, strlen(begin));
+    assert_non_null(strstr(str_text(&text.text),
+                           "Schemas\n\n{\"name\": \"f\"}\n\nYou MUST strictly follow the above defined"));
+    assert_string_equal(user,
+                        USER "a" ASSISTANT "<think>hm</think>\n\n<" DSML " calls>\n<" DSML
+                             " invoke name=\"f\">\n<" DSML " parameter name=\"s\" string=\"true\">x</" DSML
+                             " parameter>\n<" DSML " parameter name=\"n\" string=\"false\">[1]</" DSML
+                             " parameter>\n</" DSML " invoke>\n</" DSML " calls>" END USER
+                             "<tool_result>r</tool_result>\n\nb" ASSISTANT "<think>");
+    chat_text_free(&text);
+    json_decref(list);
+    json_decref(known);
+    chat_free(&c);
+    assert_ptr_equal(tool_form_of(t, "deepseek-v4.1"), tool_form_find(DSML " calls>"));
+    tokenizer_free(t);
+#undef EFFORT
+#undef SYSTEM_TEXT
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -397,6 +457,7 @@ int main(void)
         cmocka_unit_test(deepseek_v32_writes_its_turns_without_a_template),
         cmocka_unit_test(deepseek_v32_thinks_between_its_calls),
         cmocka_unit_test(deepseek_v4_thinks_between_its_calls_and_drops_old_thoughts),
+        cmocka_unit_test(deepseek_v41_has_system_texts_anywhere_and_says_how_much_it_thinks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

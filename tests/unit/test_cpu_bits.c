@@ -180,6 +180,7 @@ static void other_families_have_the_same_bits_however_they_run(void **state)
     agree("tests/models/families/kimilin-odd", "model-kimilin-odd", 3, MOEFLUX_KV_TYPE_F32);
     agree("tests/models/families/ling-flash", "model-ling-flash", 4, MOEFLUX_KV_TYPE_F32);
     agree("tests/models/families/v4-odd", "model-v4-odd", 2, MOEFLUX_KV_TYPE_F32);
+    agree("tests/models/families/v41-odd", "model-v41-odd", 2, MOEFLUX_KV_TYPE_F32);
     agree("tests/models/families/glm53f-odd", "model-glm53f-odd", 3, MOEFLUX_KV_TYPE_F32);
     agree("tests/models/families/m3-odd", "model-m3-odd", 3, MOEFLUX_KV_TYPE_F32);
     agree("tests/models/families/step-plain", "model-step-plain", 4, MOEFLUX_KV_TYPE_F32);

@@ -43,6 +43,7 @@ static void each_family_with_a_key_of_its_own_is_found(void **state)
         "tiny",
         "deepseek-plain/mlx",
         "sources/v4/hf",
+        "sources/v41/hf",
         "families/glm-plain",
         "families/qw4-plain",
         "families/gemma4-plain",
@@ -71,7 +72,7 @@ static void no_configuration_is_taken_for_another_familys(void **state)
         "kimi-plain",    "kimi25-odd",  "kimilin-mlx", "kimilin-odd", "kimilin-plain", "ling-flash",
         "ling-mlx",      "ling-odd",    "ling-tiny",   "m3-odd",      "mimo-odd",      "minimax-odd",
         "minimax-plain", "nemo-latent", "nemo-mlx",    "nemo-odd",    "next-odd",      "next-plain",
-        "qw4-mlx",       "qw4-odd",     "step-odd",    "v4-odd",      "v4-plain"};
+        "qw4-mlx",       "qw4-odd",     "step-odd",    "v4-odd",      "v4-plain",      "v41-odd"};
     (void)state;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
         char path[128];

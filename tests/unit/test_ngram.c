@@ -1,4 +1,5 @@
-/* N-gram hashes against rows that transformers 5.24 computes (Qwen4ExpTextNGramEmbedding), in chunks.
+/* N-gram hashes against rows that transformers 5.24 computes (Qwen4ExpTextNGramEmbedding), in
+ * chunks; of words against numpy's.
  *
  * suites: check fast asan */
 #include <stdint.h>
@@ -17,7 +18,7 @@ struct expected {
     uint32_t rows[N_TOKENS][4]; /* n_heads of each */
 };
 static const struct expected cases[] = {
-    {{3, 2, 1000, 128, 250, END, 0, 1234},
+    {{3, 2, 1000, 128, 250, END, 0, 1234, 0},
      4096,
      {{629, 1278, 2210, 4048},
       {439, 1368, 2813, 3918},
@@ -29,7 +30,7 @@ static const struct expected cases[] = {
       {615, 1744, 2218, 3661},
       {795, 1919, 2998, 3958},
       {501, 1534, 2733, 3625}}},
-    {{3, 2, 1000, 128, 250, END, 1, 1234},
+    {{3, 2, 1000, 128, 250, END, 1, 1234, 0},
      4224,
      {{88, 1470, 2754, 3347},
       {432, 1253, 3087, 3887},
@@ -41,7 +42,7 @@ static const struct expected cases[] = {
       {1025, 1067, 2154, 3808},
       {970, 1604, 2774, 3197},
       {383, 1768, 2657, 3247}}},
-    {{4, 1, 500, 1, 250, END, 0, 99},
+    {{4, 1, 500, 1, 250, END, 0, 99, 0},
      1533,
      {{502, 938, 1414},
       {466, 694, 1417},
@@ -78,7 +79,7 @@ static void rows_are_those_of_the_reference_in_chunks_of_any_size(void **state)
 
 static void the_published_table_has_its_rows(void **state)
 {
-    static const struct ngram_table next = {3, 8, 20000000, 128, 248320, 248044, 0, 1234};
+    static const struct ngram_table next = {3, 8, 20000000, 128, 248320, 248044, 0, 1234, 0};
     static const uint32_t ids[] = {248044, 5, 248319, 17, 248044, 1};
     static const uint32_t second[16] = {15389869,  39778609,  55713969,  62213332,  88817728,  118483999,
                                         133731511, 155458159, 179763390, 197956758, 205378969, 220499474,
@@ -99,12 +100,38 @@ static void the_published_table_has_its_rows(void **state)
     assert_memory_equal(rows + 5 * 16, last, sizeof last);
 }
 
+/* DeepSeek-V4.1's second table, with a padding word that is a word of the text, too. */
+static void the_published_table_of_words_has_its_rows(void **state)
+{
+    static const struct ngram_table table = {4, 8, 16000000, 0, 129280, 2, 1, 140098, 99092};
+    static const uint32_t words[] = {5, 99091, 17, 2, 1, 5};
+    static const uint32_t second[24] = {6795459,   20749941,  41214806,  48384730,  69228303,  91543400,
+                                        97870046,  126509633, 142731587, 154092892, 162777643, 191161677,
+                                        201106562, 208417460, 226343142, 253469512, 262964036, 272300957,
+                                        301971908, 313261467, 328132432, 349006182, 353935588, 381727688};
+    static const uint32_t last[24] = {13657781,  25706812,  46566180,  49805626,  67425916,  84537319,
+                                      99122656,  114416835, 142704255, 150425890, 163082957, 178526523,
+                                      200577946, 222073084, 225898686, 248508742, 271398640, 276486164,
+                                      292891077, 315923347, 325708497, 351916378, 354261799, 381990563};
+    struct moeflux_err e = {0};
+    struct ngram_hash h;
+    uint32_t before[NGRAM_MAX_SIZE], rows[6 * 24];
+    (void)state;
+    assert_int_equal(ngram_hash_make(&h, &table, &e), 0);
+    assert_int_equal(h.n_rows, 384016682);
+    assert_true(h.multipliers[0] == 67716810739261 && h.multipliers[3] == 82619226485591);
+    ngram_before_first(&h, before);
+    ngram_hash_rows(&h, before, words, 6, rows);
+    assert_memory_equal(rows + 24, second, sizeof second);
+    assert_memory_equal(rows + 5 * 24, last, sizeof last);
+}
+
 static void sizes_that_do_not_fit_are_refused(void **state)
 {
     static const struct ngram_table wrong[] = {
-        {1, 8, 1000, 0, 250, END, 0, 0},       {NGRAM_MAX_SIZE + 1, 8, 1000, 0, 250, END, 0, 0},
-        {3, 0, 1000, 0, 250, END, 0, 0},       {3, NGRAM_MAX_HEADS, 1000, 0, 250, END, 0, 0},
-        {2, 2, UINT32_MAX, 0, 250, END, 0, 0}, {2, 2, 0, 0, 250, END, 0, 0}};
+        {1, 8, 1000, 0, 250, END, 0, 0, 0},       {NGRAM_MAX_SIZE + 1, 8, 1000, 0, 250, END, 0, 0, 0},
+        {3, 0, 1000, 0, 250, END, 0, 0, 0},       {3, NGRAM_MAX_HEADS, 1000, 0, 250, END, 0, 0, 0},
+        {2, 2, UINT32_MAX, 0, 250, END, 0, 0, 0}, {2, 2, 0, 0, 250, END, 0, 0, 0}};
     struct moeflux_err e = {0};
     struct ngram_hash h;
     (void)state;
@@ -117,6 +144,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_those_of_the_reference_in_chunks_of_any_size),
         cmocka_unit_test(the_published_table_has_its_rows),
+        cmocka_unit_test(the_published_table_of_words_has_its_rows),
         cmocka_unit_test(sizes_that_do_not_fit_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

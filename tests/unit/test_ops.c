@@ -256,7 +256,7 @@ static void ngram_agrees_with_its_reference(void **state)
 static void indexer_agrees_with_its_reference(void **state)
 {
     (void)state;
-    CHECK("indexer_prepare", "indexer_scores", "indexer_choose");
+    CHECK("indexer_prepare", "indexer_scores", "indexer_groups", "indexer_choose");
 }
 
 static void compressed_attention_agrees_with_its_reference(void **state)

@@ -227,7 +227,7 @@ static void run_ple(struct lab *l, void *ctx, uint32_t first, uint32_t n)
 static void run_ngram(struct lab *l, uint32_t chunk)
 {
     enum { N = 26 };
-    const struct ngram_table table = {3, 2, 50, 8, 250, 7, 0, 1234};
+    const struct ngram_table table = {3, 2, 50, 8, 250, 7, 0, 1234, 0};
     const struct ngram_shape shape = {PLE_STREAMS, PLE_HIDDEN, 4, 3, 1, 1e-6f};
     const struct weights w[] = {matrix(l, "key"), matrix(l, "value")};
     const struct exec_buffer *x = tensor(l, "x");

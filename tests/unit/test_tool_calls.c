@@ -323,6 +323,12 @@ static void calls_in_dsml_are_found(void **state)
     expect(DSML4,
            "<" DSML "tool_calls>\n<" DSML "invoke name=\"now\">\n\n</" DSML "invoke>\n</" DSML "tool_calls>",
            "[now|{}]");
+    expect(DSML41,
+           "<" DSML " calls>\n<" DSML " invoke name=\"put\">\n<" DSML
+           " parameter name=\"path\" string=\"true\">a</" DSML " parameter>\n<" DSML
+           " parameter name=\"n\" string=\"false\">12</" DSML " parameter>\n</" DSML " invoke>\n</" DSML
+           " calls>",
+           "[put|{\"path\": \"a\", \"n\": 12}]");
     expect(
         DSML4,
         "<" DSML "tool_calls><" DSML "invoke name=\"put\"><" DSML

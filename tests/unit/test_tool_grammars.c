@@ -34,6 +34,7 @@ static const char *value_end(const char *template)
            : strstr(template, "minimax:")  ? "</parameter>"
            : strstr(template, "<function") ? "\n</parameter>"
            : strstr(template, "<|open|>")  ? "<|close|>argument<|sep|>"
+           : strstr(template, "' calls>")  ? "</" DSML " parameter>"
            : strstr(template, DSML)        ? "</" DSML "parameter>"
                                            : "<|\"|>";
 }
@@ -134,8 +135,8 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
 static void every_text_of_a_forms_grammar_is_calls_and_nothing_else(void **state)
 {
     static const char *const templates[] = {
-        HERMES, XML,   DEEPSEEK, DEEPSEEK "```json", KIMI, GLM, GLM47, MINIMAX, NESTED, GEMMA,
-        DSML32, DSML4, KIMI3};
+        HERMES, XML,    DEEPSEEK, DEEPSEEK "```json", KIMI, GLM, GLM47, MINIMAX, NESTED, GEMMA, DSML32,
+        DSML4,  DSML41, KIMI3};
     struct fuzz f = {11};
     (void)state;
     for (size_t i = 0; i < 2 * sizeof templates / sizeof *templates; i++)
@@ -274,8 +275,8 @@ static void check_call(const char *template, const json_t *tools, const struct s
 
 static void arguments_of_asked_calls_fit_the_tools_schema(void **state)
 {
-    static const char *const templates[] = {HERMES, XML,   DEEPSEEK, DEEPSEEK "```json",
-                                            DSML4,  GEMMA, NESTED,   KIMI3};
+    static const char *const templates[] = {HERMES, XML,    DEEPSEEK, DEEPSEEK "```json", DSML4, DSML41,
+                                            GEMMA,  NESTED, KIMI3};
     static const int32_t end = 0;
     struct moeflux_err e = {0};
     struct fuzz f = {5};

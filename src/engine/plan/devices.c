@@ -189,10 +189,11 @@ int devices_share_layers(const struct moeflux_options *o, const struct exec_caps
     if (rc < 0)
         return rc;
     if (n > n_beginnings(c, 0))
-        return err_set(e, ERR_USAGE,
-                       "`device` names %u devices, the model has %u groups of layers that share an indexer, "
-                       "expected at most one device for each",
-                       n, n_beginnings(c, 0));
+        return err_set(
+            e, ERR_USAGE,
+            "`device` names %u devices, the model has %u groups of layers that share an indexer or "
+            "rows, expected at most one device for each",
+            n, n_beginnings(c, 0));
     for (uint32_t i = 0; i < n; i++)
         all += o->n_tensor_split ? (double)o->tensor_split[i] : (double)caps[i].total_bytes;
     for (uint32_t i = 0, first = 0; i < n; first = out[i++].end) {

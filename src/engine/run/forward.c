@@ -669,8 +669,11 @@ static int hand_over(struct worker *t, const struct work *w, uint32_t chunk)
     if (!await_chunks(t, t + 1, chunk))
         return err_set(&t->err, ERR_INTERRUPTED, "interrupted");
     int rc = chunk == 0 ? take_stage(t + 1, is_caller(t) ? go_on : go_on_worker, &t->err) : 0;
-    if (rc == 0 && !crosses(t->forward, at))
+    if (rc == 0 && !crosses(t->forward, at)) {
+        uint64_t off = pass_lagged_off(w->m);
         memcpy(hidden_states(at + 1), hidden_states(at), pass_hidden_bytes(w->m, w->n));
+        memcpy(hidden_states(at + 1) + off, hidden_states(at) + off, pass_lagged_bytes(w->m, w->n));
+    }
     return rc;
 }
 

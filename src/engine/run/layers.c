@@ -374,7 +374,8 @@ static int all_layers(const struct pass *p, struct moeflux_err *e)
 int layers_run(const struct pass *p, struct moeflux_err *e)
 {
     const struct stage *at = p->at;
-    uint64_t bytes = pass_hidden_bytes(p->m, p->chunk.n);
+    uint64_t bytes = pass_hidden_bytes(p->m, p->chunk.n), lagged = pass_lagged_bytes(p->m, p->chunk.n),
+             off = pass_lagged_off(p->m);
     exec_begin(at->exec);
     if (at->fed.host)
         exec_copy(at->exec, &at->view.fed, 0, &at->fed, 0, bytes);
@@ -383,12 +384,17 @@ int layers_run(const struct pass *p, struct moeflux_err *e)
         copy_hidden(p, 0);
     } else if (p->in.buffer) {
         exec_copy(at->exec, &at->view.x, 0, p->in.buffer, p->in.off, bytes);
+        if (lagged)
+            exec_copy(at->exec, &at->view.x, off, p->in.buffer, p->in.off + off, lagged);
     }
     int rc = all_layers(p, e);
     if (at->last.host)
         exec_copy(at->exec, &at->last, 0, &at->view.x, 0, bytes);
-    if (!pass_is_last(p) && p->out.buffer)
+    if (!pass_is_last(p) && p->out.buffer) {
         exec_copy(at->exec, p->out.buffer, p->out.off, &at->view.x, 0, bytes);
+        if (lagged)
+            exec_copy(at->exec, p->out.buffer, p->out.off + off, &at->view.x, off, lagged);
+    }
     return rc;
 }
 

@@ -14,6 +14,8 @@
 #include "experts/row_reader.h"
 #include "model/config.h"
 #include "model/model.h"
+#include "text/tokenizer/tokenizer.h"
+#include "text/tokenizer/words.h"
 
 /* How long the caller waits before it asks its callback again. */
 enum { SLICE_NS = 50000000 };
@@ -187,6 +189,7 @@ uint64_t ngram_rows_host_bytes(const struct config *c, struct expert_layers laye
         return 0;
     uint64_t rows = (uint64_t)max_chunk * (t->size - 1) * t->heads;
     return ngram_rows_room_bytes(c, layers, max_chunk) +
+           (t->n_words ? (uint64_t)c->vocab_size * sizeof(uint32_t) : 0) +
            rows * (2ull * count_tables(c) * sizeof(uint32_t) + sizeof(uint64_t) +
                    TABLE_RUNS * sizeof(struct row_piece));
 }
@@ -208,6 +211,26 @@ static int open_tables(struct ngram_rows *r, const struct ngram_rows_options *o,
         table_mark_files(t, is_read);
     }
     return 0;
+}
+
+/* Finds the tokens' words if n-grams consist of words. */
+static int open_words(struct ngram_rows *r, const struct model_dir *m, struct moeflux_err *e)
+{
+    uint32_t expected = config_first(&m->config, PART_NGRAMS)->ngrams.table.n_words;
+    if (!expected)
+        return 0;
+    if (!m->tokenizer_path)
+        return err_set(e, ERR_UNSUPPORTED, "%s: no tokenizer, n-gram rows need the tokens' texts", m->path);
+    struct tokenizer *t = tokenizer_open(m->tokenizer_path, e);
+    if (!t)
+        return e->code;
+    r->words_of = mem_new(m->config.vocab_size, sizeof *r->words_of, e);
+    int64_t n = r->words_of ? words_of_tokens(t, m->config.vocab_size, r->words_of, e) : ERR_MEMORY;
+    tokenizer_free(t);
+    if (n >= 0 && n != expected)
+        return err_set(e, ERR_FORMAT, "%s: %lld different words, expected %u (engram_compressed_vocab_size)",
+                       m->tokenizer_path, (long long)n, expected);
+    return n < 0 ? (int)n : 0;
 }
 
 static int open_reading(struct ngram_rows *r, const struct ngram_rows_options *o, const bool *is_read,
@@ -251,6 +274,8 @@ int ngram_rows_open(struct ngram_rows *r, struct exec *x, const struct ngram_row
     bool *is_read = mem_new(o->dir->n_files, sizeof *is_read, e);
     int rc = r->tables && r->words && is_read ? open_tables(r, o, is_read, &row_bytes, e) : ERR_MEMORY;
     if (rc == 0)
+        rc = open_words(r, o->dir, e);
+    if (rc == 0)
         rc = open_reading(r, o, is_read, row_bytes, e);
     free(is_read);
     return rc < 0 ? rc
@@ -284,6 +309,7 @@ void ngram_rows_close(struct ngram_rows *r, struct exec *x)
     free(r->tables);
     free(r->rows);
     free(r->words);
+    free(r->words_of);
     *r = (struct ngram_rows){0};
 }
 
@@ -294,20 +320,19 @@ void ngram_rows_clear(struct ngram_rows *r)
     r->n = 0;
 }
 
-/* Writes the token `back` positions before `pos`. */
-static int put_word(const struct ngram_text *t, uint32_t pos, uint32_t back, uint32_t end_of_text,
-                    uint32_t *to, struct moeflux_err *e)
+/* Writes the token `back` positions before `pos`, or its word. */
+static int put_word(const struct ngram_rows *r, const struct ngram_text *t, uint32_t pos, uint32_t back,
+                    uint32_t end_of_text, uint32_t *to, struct moeflux_err *e)
 {
-    if (back > pos) {
-        *to = end_of_text;
-        return 0;
+    int32_t id = (int32_t)end_of_text;
+    if (back <= pos) {
+        uint32_t p = pos - back;
+        id = p < t->pos ? t->history[p] : t->ids[p - t->pos];
     }
-    uint32_t p = pos - back;
-    int32_t id = p < t->pos ? t->history[p] : t->ids[p - t->pos];
     if (id < 0)
         return err_set(e, ERR_USAGE, "position %u: the token before it is not known, its n-grams need it",
                        pos);
-    *to = (uint32_t)id;
+    *to = r->words_of ? r->words_of[id] : (uint32_t)id;
     return 0;
 }
 
@@ -318,9 +343,9 @@ static int add_to_table(struct ngram_rows *r, uint32_t table, const struct ngram
     uint32_t n_before = h->size - 1;
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < n_before; i++)
-        rc = put_word(t, pos, n_before - i, h->end_of_text, &r->words[i], e);
+        rc = put_word(r, t, pos, n_before - i, h->end_of_text, &r->words[i], e);
     for (uint32_t i = 0; rc == 0 && i < n; i++)
-        rc = put_word(t, pos + i, 0, h->end_of_text, &r->words[n_before + i], e);
+        rc = put_word(r, t, pos + i, 0, h->end_of_text, &r->words[n_before + i], e);
     if (rc == 0)
         ngram_hash_rows(h, r->words, r->words + n_before, n,
                         r->rows + ((uint64_t)table * r->max_chunk + r->n) * r->n_heads);

@@ -29,7 +29,8 @@ struct ngram_rows {
     uint32_t n_heads;     /* rows of a token in each table */
     uint32_t n;           /* tokens added and not started */
     uint32_t *rows;       /* [n_tables][max_chunk][n_heads] */
-    uint32_t *words;      /* [NGRAM_MAX_SIZE + max_chunk]: the tokens, after those before them */
+    uint32_t *words;      /* [NGRAM_MAX_SIZE + max_chunk]: the tokens or words, after those before them */
+    uint32_t *words_of;   /* [vocab_size]: each token's word; NULL: n-grams consist of tokens */
     struct rows_reading *reading;
     bool is_started;          /* rows are being read, or were and wait in memory */
     uint64_t n_read, wait_ns; /* statistics: rows that were waited for; time of that */

@@ -82,6 +82,18 @@ static inline uint64_t pass_hidden_bytes(const struct moeflux_model *m, uint32_t
     return (uint64_t)n * config_width(&m->dir.config) * sizeof(float);
 }
 
+/* Where the weights of a lagged mix begin after the hidden states, and the bytes of n tokens' weights: what a
+ * stage hands to the next with hidden states. */
+static inline uint64_t pass_lagged_off(const struct moeflux_model *m)
+{
+    return pass_hidden_bytes(m, m->max_chunk);
+}
+
+static inline uint64_t pass_lagged_bytes(const struct moeflux_model *m, uint32_t n)
+{
+    return (uint64_t)n * config_lagged(&m->dir.config) * sizeof(float);
+}
+
 /* Returns how many tokens, the first ones, have logits: a batch's parts of prompts have none. */
 static inline uint32_t pass_n_rows(const struct pass *p)
 {

@@ -68,7 +68,8 @@ static int make_buffers(struct stage *at, const struct moeflux_model *m, const s
     if (rc == 0 && sees_weights && !v->weights.host)
         rc = exec_buffer_new(at->exec, &at->weights, EXEC_HOST, v->weights.bytes, e);
     if (rc == 0 && m->n_stages > 1 && !v->x.host)
-        rc = exec_buffer_new(at->exec, &at->x, EXEC_HOST, n * config_width(c) * sizeof(float), e);
+        rc = exec_buffer_new(at->exec, &at->x, EXEC_HOST,
+                             n * (config_width(c) + config_lagged(c)) * sizeof(float), e);
     if (rc == 0 && m->keeps_hidden && !v->x.host)
         rc = exec_buffer_new(at->exec, &at->last, EXEC_HOST, n * config_width(c) * sizeof(float), e);
     if (rc == 0 && c->drafts)

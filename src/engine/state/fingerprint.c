@@ -84,6 +84,8 @@ static void add_streams(XXH3_state_t *h, const struct config *c)
         add(h, n->given.rows, sizeof n->given.rows);
         add(h, n->given.first, sizeof n->given.first);
     }
+    if (n->table.n_words)
+        add(h, &n->table.n_words, sizeof n->table.n_words);
     for (uint32_t i = 0; i < c->n_layers; i++) {
         uint32_t has_table = c->layers[i].n_blocks > 2;
         add(h, &has_table, sizeof has_table);
@@ -156,8 +158,11 @@ static void add_compressed(XXH3_state_t *h, const struct config *c)
                                    x->dim,     x->budget,   r->yarn,     r->truncate};
         const double constants[] = {r->theta,     r->factor,    r->original_context,
                                     r->beta_fast, r->beta_slow, r->attention_factor};
+        const uint32_t shared[] = {a->borrows, a->norms_heads, x->ratio, x->blocks, x->block_rows, x->finds};
         add(h, counts, sizeof counts);
         add(h, constants, sizeof constants);
+        if (a->projects_keys)
+            add(h, shared, sizeof shared);
     }
     for (uint32_t i = 0; i < c->n_layers; i++) {
         const struct config_layer *y = &c->layers[i];

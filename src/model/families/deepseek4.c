@@ -20,6 +20,8 @@ static const char *const kind_names[N_KINDS] = {"sliding_attention", "compressed
 static const json_int_t kind_ratios[N_KINDS] = {0, 4, 128};
 
 static const double BIG = 1e30;
+/* DeepSeek-V4.1 has it. */
+static const char *const not_keys[] = {"kv_source_layer_ids", NULL};
 
 /* Checks keys of which only one value is computed. */
 static void check_keys(struct json_view *v)
@@ -108,6 +110,7 @@ static struct compressed_config read_heads(struct json_view *v, double part)
                                   .head_dim = json_view_u32_or(v, "head_dim", 512, 1, CONFIG_MAX_HEAD_DIM),
                                   .q_lora_rank = json_view_u32_or(v, "q_lora_rank", 1024, 1, CONFIG_MAX_RANK),
                                   .window = json_view_u32_or(v, "sliding_window", 128, 1, UINT32_MAX),
+                                  .norms_heads = true,
                                   .out_groups = json_view_u32_or(v, "o_groups", 8, 1, CONFIG_MAX_HEADS),
                                   .out_rank = json_view_u32_or(v, "o_lora_rank", 1024, 1, CONFIG_MAX_RANK)};
     if (v->rc < 0)
@@ -275,6 +278,7 @@ const struct family family_deepseek4 = {
     .id = 15,
     .types = {"deepseek_v4"},
     .own_key = "compress_ratios",
+    .not_keys = not_keys,
     .chat = "deepseek-v4",
     .read = read,
     .drafter = DRAFTER_AS_STAGES,

@@ -70,6 +70,16 @@ void *compressed_far_at(const struct compressed_shape *s, uint64_t blocks, uint3
     return host_at(block + off + (uint64_t)row * kv_row_bytes(s->kv_type, s->dim));
 }
 
+void *compressed_turned_at(const struct compressed_shape *s, const struct compressed_turn_call *c, uint32_t t)
+{
+    uint32_t pos = c->pos + t;
+    if (c->y)
+        return NULL;
+    if (!c->blocks)
+        return compressed_near_at(s, c->ring, c->row_off, pos);
+    return (pos + 1) % s->ratio == 0 ? compressed_far_at(s, c->blocks, c->row_off, pos / s->ratio) : NULL;
+}
+
 void *compressed_seen_at(const struct compressed_shape *s, const struct compressed_attend_call *c, uint32_t t,
                          uint32_t n_near, uint32_t r)
 {

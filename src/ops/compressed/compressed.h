@@ -1,8 +1,9 @@
-/* compressed.h - attention over rows that are key and value at once (DeepSeek-V4). A token sees the rows of a
- * window of positions, and rows to which blocks of `ratio` positions were compressed. Three operations for a
- * chunk of n tokens from position pos on; rope turns the last rope_dim channels of a vector in pairs
- * (2i, 2i + 1):
- *   turn:    y_h = rope(x_h), or rope(rms(x_h)), or rope(rms(x_h) * norm): queries, or rows of the window
+/* compressed.h - attention over rows that are key and value at once (DeepSeek-V4, V4.1). A token sees the
+ * rows of a window of positions, and rows to which blocks of `ratio` positions were compressed. Three
+ * operations for a chunk of n tokens from position pos on; rope turns the last rope_dim channels of a vector
+ * in pairs (2i, 2i + 1):
+ *   turn:    y_h = rope(x_h), or rope(rms(x_h)), or rope(rms(x_h) * norm): queries, rows of the window, or
+ *            compressed rows of the blocks that end in the chunk
  *   pool:    each block b of `ratio` positions that ends in the chunk becomes a row,
  *              row_b = rope(rms(sum_j w_j * kv_j) * norm), turned as the block's first position is,
  *              w = softmax_j(gate_j + bias_j) for each channel by itself
@@ -56,19 +57,26 @@ struct compressed_turn_call {
     uint64_t x;    /* f32 [n][x_stride]: n_heads vectors [dim] */
     uint64_t norm; /* f32 [dim]; 0: 1; without `norms` unused */
     uint64_t rope; /* f32 [n][rope_dim / 2][2]: cos, sin */
-    uint64_t y;    /* f32 [n][y_stride], may be x; 0: rows of the window */
-    uint64_t ring; /* u64 table of the ring's blocks; rows only */
-    uint32_t n, pos, n_heads, x_stride, y_stride, ring_off;
-    bool norms; /* divides by the rms */
+    uint64_t y;    /* f32 [n][y_stride], may be x; 0: rows of the window or compressed rows */
+    uint64_t ring; /* u64 table of the ring's blocks; rows of the window only */
+    /* u64 table of the cache's blocks; compressed rows only, of the tokens that end a block. 0: the
+     * window's */
+    uint64_t blocks;
+    uint32_t n, pos, n_heads, x_stride, y_stride;
+    uint32_t row_off; /* bytes from a block's start to this layer's rows */
+    bool norms;       /* divides by the rms */
 };
 
 struct compressed_pool_call {
     uint64_t kv, gates;           /* f32 [n][stride]: 1 or, overlapping, 2 vectors [dim] */
-    uint64_t bias;                /* f32 [ratio][1 or 2][dim] */
+    uint64_t bias;                /* f32 [ratio][1 or 2][dim]; 0: none */
     uint64_t norm;                /* f32 [dim] */
     uint64_t rope;                /* f32 [n][rope_dim / 2][2] */
     uint64_t state_in, state_out; /* f32 [compressed_state], zeros at position 0; two buffers */
     uint64_t blocks;              /* u64 table of the cache's blocks */
+    /* f32 [n][dim] and [n][rope_dim]: at the tokens that end a block its row before it is turned, and the
+     * cosines and sines of its first position. 0: not written */
+    uint64_t plain, angles;
     uint32_t n, pos, stride, layer_off;
 };
 
@@ -117,6 +125,9 @@ static inline uint32_t compressed_n_far(const struct compressed_shape *s, uint32
 void *compressed_near_at(const struct compressed_shape *s, uint64_t ring, uint32_t off, uint32_t pos);
 /* Returns block b's compressed row. */
 void *compressed_far_at(const struct compressed_shape *s, uint64_t blocks, uint32_t off, uint32_t b);
+/* Returns the cache's row that a turned vector of token t goes to; NULL: it goes to y, or nowhere. */
+void *compressed_turned_at(const struct compressed_shape *s, const struct compressed_turn_call *c,
+                           uint32_t t);
 /* Returns the r-th row that token t sees: those of the window, of which there are n_near, come first. */
 void *compressed_seen_at(const struct compressed_shape *s, const struct compressed_attend_call *c, uint32_t t,
                          uint32_t n_near, uint32_t r);

@@ -60,9 +60,9 @@ static void turn_heads(void *ctx, uint32_t i, uint32_t thread)
         else
             memmove(y, x, s->dim * sizeof *y);
         turn_last(j, host_floats(c->rope) + (uint64_t)t * s->rope_dim, y);
-        if (!c->y)
-            loops_put_row(j->loops, s->kv_type, y, s->dim,
-                          compressed_near_at(s, c->ring, c->ring_off, c->pos + t));
+        void *to = compressed_turned_at(s, c, t);
+        if (to)
+            loops_put_row(j->loops, s->kv_type, y, s->dim, to);
     }
 }
 
@@ -105,9 +105,10 @@ static void add_tokens(const struct job *j, const struct sums *m, uint32_t from,
         const float *kv = host_floats(c->kv) + (uint64_t)t * c->stride + at;
         const float *gates = host_floats(c->gates) + (uint64_t)t * c->stride + at;
         const float *bias =
-            host_floats(c->bias) + (uint64_t)((c->pos + t) % s->ratio) * compressed_width(s) + at;
+            c->bias ? host_floats(c->bias) + (uint64_t)((c->pos + t) % s->ratio) * compressed_width(s) + at
+                    : NULL;
         for (uint32_t i = 0; i < s->dim; i++) {
-            float gate = gates[i] + bias[i], before = m->total[i] == 0 ? gate : m->top[i];
+            float gate = gates[i] + (bias ? bias[i] : 0), before = m->total[i] == 0 ? gate : m->top[i];
             m->top[i] = gate > before ? gate : before;
             m->keep[i] = before - m->top[i];
             m->weight[i] = gate - m->top[i];
@@ -159,6 +160,11 @@ static void pool_block(void *ctx, uint32_t i, uint32_t thread)
         for (uint32_t k = 0; k < s->dim; k++)
             m.weight[k] = m.sum[k] / m.total[k];
         j->loops->norm(m.weight, host_floats(c->norm), s->dim, s->eps, row);
+        if (c->plain) {
+            uint64_t t = b.to - 1;
+            memcpy(host_floats_mut(c->plain) + t * s->dim, row, s->dim * sizeof *row);
+            memcpy(host_floats_mut(c->angles) + t * s->rope_dim, angles, s->rope_dim * sizeof *row);
+        }
         turn_last(j, angles, row);
         loops_put_row(j->loops, s->kv_type, row, s->dim,
                       compressed_far_at(s, c->blocks, c->layer_off, b.idx));

@@ -41,8 +41,7 @@ int compressed_turn_ref(const void *self, const void *what, struct host *host)
             else if (c->norms)
                 ref_unit(v, s->dim, (double)s->eps, v);
             ref_turn(s, host_floats(c->rope) + (uint64_t)t * s->rope_dim, 1, v);
-            put(s, v, c->y ? host_floats_mut(c->y) + at : row,
-                c->y ? NULL : compressed_near_at(s, c->ring, c->ring_off, c->pos + t));
+            put(s, v, c->y ? host_floats_mut(c->y) + at : row, compressed_turned_at(s, c, t));
         }
     return host_error(host);
 }
@@ -76,7 +75,7 @@ static void add(const struct compressed_shape *s, const struct compressed_pool_c
     for (uint32_t t = from; t < to; t++) {
         uint64_t i = (uint64_t)t * c->stride + at;
         uint64_t j = (uint64_t)((c->pos + t) % s->ratio) * compressed_width(s) + at;
-        double gate = (double)host_floats(c->gates)[i] + (double)host_floats(c->bias)[j];
+        double gate = (double)host_floats(c->gates)[i] + (c->bias ? (double)host_floats(c->bias)[j] : 0);
         double top = sum->total == 0 || gate > sum->top ? gate : sum->top;
         double keep = sum->total == 0 ? 0 : exp(sum->top - top), weight = exp(gate - top);
         sum->total = sum->total * keep + weight;
@@ -111,6 +110,10 @@ static void pool_block(const struct compressed_shape *s, const struct compressed
     ref_unit(mean, s->dim, (double)s->eps, mean);
     for (uint32_t i = 0; i < s->dim; i++)
         mean[i] *= (double)host_floats(c->norm)[i];
+    for (uint32_t i = 0; c->plain && i < s->dim; i++)
+        host_floats_mut(c->plain)[(uint64_t)(b->to - 1) * s->dim + i] = (float)mean[i];
+    for (uint32_t i = 0; c->plain && i < s->rope_dim; i++)
+        host_floats_mut(c->angles)[(uint64_t)(b->to - 1) * s->rope_dim + i] = angles[i];
     ref_turn(s, angles, 1, mean);
     put(s, mean, row, compressed_far_at(s, c->blocks, c->layer_off, b->idx));
 }

@@ -71,11 +71,12 @@ void compressed_turn_vulkan(const void *self, const void *what, struct exec *x)
                                            .norm = c->norms ? c->norm : 0,
                                            .rope = c->rope,
                                            .y = c->y,
-                                           .ring = c->ring,
+                                           .blocks = c->blocks ? c->blocks : c->ring,
                                            .pos = c->pos,
                                            .x_stride = c->x_stride,
                                            .y_stride = c->y_stride,
-                                           .ring_off = c->ring_off,
+                                           .row_off = c->row_off,
+                                           .is_far = c->blocks != 0,
                                            .eps = op->shape.eps,
                                            .norms = c->norms};
     exec_dispatch(x, &op->gpu.turn, &a, c->n_heads, c->n, 1);
@@ -93,6 +94,8 @@ void compressed_pool_vulkan(const void *self, const void *what, struct exec *x)
                                            .state_in = c->state_in,
                                            .state_out = c->state_out,
                                            .blocks = c->blocks,
+                                           .plain = c->plain,
+                                           .angles = c->angles,
                                            .n = c->n,
                                            .pos = c->pos,
                                            .stride = c->stride,

@@ -1,6 +1,7 @@
 /* The native implementation of indexer.h. */
 #include "ops/indexer/cpu.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "args.h"
@@ -17,7 +18,8 @@ struct job {
     const struct indexer_shape *shape;
     const struct indexer_call *call;
     const struct loops *loops;
-    float *rooms;             /* room_of(shape) floats a thread */
+    float *rooms; /* `room` floats a thread: at least room_of(shape), and a token's groups */
+    uint64_t room;
     float *scores;            /* [n_scored][lists][n_blocks] */
     uint32_t first, n_scored; /* tokens whose scores are kept */
     uint32_t n_blocks;
@@ -126,7 +128,7 @@ static void prepare_token(void *ctx, uint32_t t, uint32_t thread)
     uint32_t apart = s->interleaved ? 0 : pairs;
     const float *row = host_floats(c->queries) + (uint64_t)t * c->stride;
     float *q = host_floats_mut(c->q) + (uint64_t)t * s->n_heads * d;
-    float *mean = j->rooms + (uint64_t)thread * room_of(s);
+    float *mean = j->rooms + (uint64_t)thread * j->room;
     for (uint32_t h = 0; h < s->n_heads; h++, row += d, q += d) {
         if (s->layer_norm)
             memcpy(q, row, d * sizeof *q);
@@ -148,7 +150,8 @@ int indexer_prepare_cpu(const void *self, const void *what, struct host *h)
 {
     const struct indexer_shape *s = &((const struct indexer *)self)->shape;
     struct job j = {.shape = s, .call = what, .loops = loops_of(h)};
-    j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * room_of(s), sizeof *j.rooms);
+    j.room = room_of(s);
+    j.rooms = host_scratch(h, team_n_threads(h->team) * j.room, sizeof *j.rooms);
     if (!j.rooms)
         return host_error(h);
     team_for(h->team, j.call->n, prepare_token, &j);
@@ -195,7 +198,7 @@ static void score_token(const struct job *j, uint32_t i, uint32_t piece, uint32_
     end = (uint32_t)size_min(end, n_ranked(j, t));
     if (begin >= end)
         return;
-    float *room = j->rooms + (uint64_t)thread * room_of(s),
+    float *room = j->rooms + (uint64_t)thread * j->room,
           *scores = j->scores + (uint64_t)i * kv_choice_n_lists(&s->choice) * j->n_blocks;
     const struct indexer_tile tile = {
         .q = host_floats(c->q) + (uint64_t)t * s->n_heads * s->dim,
@@ -252,25 +255,64 @@ static uint32_t threshold_of(const float *scores, uint32_t n, uint32_t budget, u
     return top;
 }
 
-/* Chooses for one list of a token; i: index of the token's scores times the lists of a token, plus list. */
-static void choose_list(void *ctx, uint32_t i, uint32_t thread)
+/* Lists the `n_list` best of n scores by increasing index, then n. */
+static void list_best(const float *scores, uint32_t n, uint32_t n_list, uint32_t *list)
 {
-    const struct job *j = ctx;
-    const struct indexer_shape *s = j->shape;
-    uint32_t n_lists = kv_choice_n_lists(&s->choice), t = j->first + i / n_lists, n_equal, n_chosen = 0;
-    uint32_t n = n_ranked(j, t);
-    const float *scores = j->scores + (uint64_t)i * j->n_blocks;
-    uint32_t *list =
-        (uint32_t *)host_at(j->call->chosen) + ((uint64_t)t * n_lists + i % n_lists) * (s->choice.budget + 1);
-    uint32_t least = threshold_of(scores, n, s->choice.budget, &n_equal);
-    (void)thread;
-    for (uint32_t b = 0; b < n && n_chosen < s->choice.budget; b++) {
+    uint32_t n_equal, n_chosen = 0, least = threshold_of(scores, n, n_list, &n_equal);
+    for (uint32_t b = 0; b < n && n_chosen < n_list; b++) {
         uint32_t score = ordered(scores[b]);
         if (score > least || (score == least && n_equal > 0))
             list[n_chosen++] = b;
         n_equal -= score == least && n_equal > 0;
     }
-    list[s->choice.budget] = n;
+    list[n_list] = n;
+}
+
+/* Lists the candidates of a token with n groups; scores: of its n_blocks blocks. groups: room for n. */
+static void find_candidates(const struct job *j, const float *scores, uint32_t n_blocks, uint32_t n,
+                            float *groups, uint32_t *list)
+{
+    uint32_t size = j->shape->group;
+    for (uint32_t g = 0; g < n; g++) {
+        const float *from = scores + (uint64_t)g * size;
+        uint32_t end = (uint32_t)size_min(size, n_blocks - g * size);
+        groups[g] = from[0];
+        for (uint32_t i = 1; i < end; i++)
+            groups[g] = from[i] > groups[g] ? from[i] : groups[g];
+    }
+    groups[n - 1] = INFINITY;
+    list_best(groups, n, j->shape->groups, list);
+}
+
+/* Leaves out the blocks that are no candidates. */
+static void take_candidates(const struct job *j, float *scores, uint32_t n_blocks, const uint32_t *list)
+{
+    uint32_t size = j->shape->group, next = 0;
+    for (uint32_t i = 0; i <= j->shape->groups; i++) {
+        uint32_t begin = i < j->shape->groups ? list[i] * size : n_blocks;
+        for (uint32_t b = next; b < begin; b++)
+            scores[b] = -INFINITY;
+        next = begin + size;
+    }
+}
+
+/* Chooses for one list of a token; i: index of the token's scores times the lists of a token, plus list. */
+static void choose_list(void *ctx, uint32_t i, uint32_t thread)
+{
+    const struct job *j = ctx;
+    const struct indexer_shape *s = j->shape;
+    uint32_t n_lists = kv_choice_n_lists(&s->choice), t = j->first + i / n_lists;
+    uint32_t n = n_ranked(j, t), n_groups = indexer_n_groups(s, j->call->pos + t);
+    float *scores = j->scores + (uint64_t)i * j->n_blocks;
+    uint32_t *list =
+        (uint32_t *)host_at(j->call->chosen) + ((uint64_t)t * n_lists + i % n_lists) * (s->choice.budget + 1);
+    uint32_t *candidates =
+        n_groups ? (uint32_t *)host_at(j->call->candidates) + (uint64_t)t * (s->groups + 1) : NULL;
+    if (n_groups && s->finds)
+        find_candidates(j, scores, n, n_groups, j->rooms + (uint64_t)thread * j->room, candidates);
+    else if (n_groups)
+        take_candidates(j, scores, n, candidates);
+    list_best(scores, n, s->choice.budget, list);
 }
 
 int indexer_choose_cpu(const void *self, const void *what, struct host *h)
@@ -281,7 +323,8 @@ int indexer_choose_cpu(const void *self, const void *what, struct host *h)
     j.first = indexer_n_whole(s, j.call);
     j.n_blocks = n_pos / s->choice.ratio;
     uint32_t step = (uint32_t)size_max(1, size_min(TOKENS, MOST_SCORES / ((uint64_t)j.n_blocks * n_lists)));
-    j.rooms = host_scratch(h, (uint64_t)team_n_threads(h->team) * room_of(s), sizeof *j.rooms);
+    j.room = size_max(room_of(s), indexer_n_groups(s, n_pos - 1));
+    j.rooms = host_scratch(h, team_n_threads(h->team) * j.room, sizeof *j.rooms);
     j.scores = host_scratch(h, size_min(n - j.first, step) * n_lists * j.n_blocks, sizeof *j.scores);
     if (!j.rooms || !j.scores)
         return host_error(h);

@@ -35,6 +35,10 @@ int indexer_open(struct indexer *op, struct exec *x, const struct indexer_shape 
             "indexer: %u heads, lists of %u, blocks of %u positions%s, expected a list for each head "
             "and a power of two",
             s->n_heads, s->choice.heads, s->choice.ratio, s->weighted ? ", weights" : "");
+    if (s->groups && (s->choice.heads || s->group == 0 ||
+                      (uint64_t)s->groups * s->group < (uint64_t)s->choice.budget + s->group))
+        return err_set(e, ERR_UNSUPPORTED, "indexer: %u candidates of %u blocks, %u are chosen", s->groups,
+                       s->group, s->choice.budget);
     if (s->kv_type == KV_TYPE_Q8_0)
         return err_set(e, ERR_UNSUPPORTED, "indexer: rows of q8_0, expected f32 or f16");
     return exec_get_caps(x).is_host ? 0 : indexer_vulkan_open(op, x, e);

@@ -11,6 +11,10 @@
  *   choose:   score_b = sum_h w_h max(q_h . row_b, 0) over the finished blocks b, (b + 1) ratio <= p + 1
  *             the list of choice.h: the `budget` blocks with the largest scores; the lower index wins a tie
  * Without weights w_h = 1. Positive factors of all scores do not matter and are left out.
+ *   With candidates (DeepSeek-V4.1) `group` consecutive blocks are a group. An indexer that finds them lists
+ *   the `groups` groups with the largest scores of a block, always with the last group, as `chosen` lists
+ *   blocks. An indexer that takes them gives blocks of other groups the score -infinity. Tokens with no more
+ *   groups than that have no list.
  *   or, with lists of key heads (choice.heads = n_heads): rows are of single positions, and each query head h
  *   ranks the blocks before the token's own, (b + 1) ratio <= p, for the list of key head h:
  *             row_p = rope(rms(k_p) * k_norm),  score_hb = max of q_h . row_p over the block's positions
@@ -42,14 +46,18 @@ struct indexer_shape {
     float eps;
     enum kv_type kv_type; /* type of the rows' numbers: f32 or f16 */
     bool pooled;          /* needs layer_norm and rotary_dim 0 */
+    /* Candidates; never with lists of heads. groups 0: none. groups * group is at least budget + group */
+    uint32_t groups, group;
+    bool finds; /* it finds candidates, else it takes them */
 };
 
 struct indexer {
     struct indexer_shape shape;
     struct { /* vulkan */
         struct kernel prepare, choose;
-        struct kernel one, some; /* scores of one token, of tiles of some_tokens */
-        uint32_t some_tokens;
+        struct kernel one, some;     /* scores of one token, of tiles of some_tokens */
+        struct kernel groups;        /* scores of groups, or without `finds` leaves out the other groups */
+        uint32_t some_tokens, lanes; /* lanes: of `groups` */
     } gpu;
 };
 
@@ -67,6 +75,8 @@ struct indexer_call {
     uint64_t scores;  /* scratch: indexer_scratch floats */
     /* u32 [n][kv_choice_stride]: the lists. Rows of tokens that see everything are not written. */
     uint64_t chosen;
+    /* u32 [n][groups + 1]; written or read. Rows of tokens with few groups are neither */
+    uint64_t candidates;
     uint32_t n, pos, stride, key_stride, layer_off, weight_stride;
 };
 
@@ -104,6 +114,13 @@ void indexer_choose_run(const struct indexer *op, struct exec *x, const struct i
 void *indexer_row(const struct indexer_shape *s, const struct indexer_call *c, uint32_t b);
 /* Returns how many of the call's first tokens see everything. */
 uint32_t indexer_n_whole(const struct indexer_shape *s, const struct indexer_call *c);
+
+/* Returns the groups of the blocks that a token ranks; 0: all are candidates, or there are none. */
+static inline uint32_t indexer_n_groups(const struct indexer_shape *s, uint32_t pos)
+{
+    uint32_t n = s->groups ? (kv_choice_n_ranked(&s->choice, pos) + s->group - 1) / s->group : 0;
+    return n > s->groups ? n : 0;
+}
 
 /* The implementations. */
 int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *e);

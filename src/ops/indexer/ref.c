@@ -166,16 +166,54 @@ static double ref_largest(const struct indexer_shape *s, const struct indexer_ca
     return most;
 }
 
+/* Lists the candidates of token t, which has n groups; `all` has the scores of its blocks by index. */
+static void ref_find(const struct indexer_shape *s, const struct indexer_call *c, uint32_t t,
+                     const struct scored *all, uint32_t n, struct scored *groups)
+{
+    uint32_t n_blocks = kv_choice_n_ranked(&s->choice, c->pos + t);
+    uint32_t *list = (uint32_t *)host_at(c->candidates) + (uint64_t)t * (s->groups + 1);
+    for (uint32_t g = 0; g < n; g++) {
+        groups[g] = (struct scored){g + 1 == n ? INFINITY : -INFINITY, g};
+        for (uint32_t b = g * s->group; b < n_blocks && b < (g + 1) * s->group; b++)
+            groups[g].score = fmaxf(groups[g].score, all[b].score);
+    }
+    qsort(groups, n, sizeof *groups, by_score);
+    for (uint32_t i = 0; i < s->groups; i++)
+        list[i] = groups[i].block;
+    qsort(list, s->groups, sizeof *list, by_block);
+    list[s->groups] = n;
+}
+
+/* Leaves out the blocks of token t that are no candidates. */
+static void ref_take(const struct indexer_shape *s, const struct indexer_call *c, uint32_t t,
+                     struct scored *all)
+{
+    const uint32_t *list = host_words(c->candidates) + (uint64_t)t * (s->groups + 1);
+    uint32_t n_blocks = kv_choice_n_ranked(&s->choice, c->pos + t), at = 0;
+    for (uint32_t b = 0; b < n_blocks; b++) {
+        while (at < s->groups && list[at] < b / s->group)
+            at++;
+        if (at == s->groups || list[at] != b / s->group)
+            all[b].score = -INFINITY;
+    }
+}
+
+/* all: room for a token's blocks and groups. */
 static void ref_token(const struct indexer_shape *s, const struct indexer_call *c, uint32_t t,
                       struct scored *all)
 {
-    uint32_t n = kv_choice_n_ranked(&s->choice, c->pos + t), n_lists = kv_choice_n_lists(&s->choice);
+    uint32_t n = kv_choice_n_ranked(&s->choice, c->pos + t), n_lists = kv_choice_n_lists(&s->choice),
+             n_groups = indexer_n_groups(s, c->pos + t);
     uint32_t *list = (uint32_t *)host_at(c->chosen) + (uint64_t)t * kv_choice_stride(&s->choice);
     const float *q = host_floats(c->q) + (uint64_t)t * s->n_heads * s->dim;
     for (uint32_t h = 0; h < n_lists; h++, q += s->dim, list += s->choice.budget + 1) {
         for (uint32_t b = 0; b < n; b++)
             all[b] = (struct scored){
                 (float)(s->choice.heads ? ref_largest(s, c, q, b) : ref_score(s, c, q, t, b)), b};
+        if (n_groups && s->finds)
+            ref_find(s, c, t, all, n_groups, all + n);
+        else if (n_groups)
+            ref_take(s, c, t, all);
         qsort(all, n, sizeof *all, by_score);
         for (uint32_t i = 0; i < s->choice.budget; i++)
             list[i] = all[i].block;
@@ -188,7 +226,9 @@ int indexer_choose_ref(const void *self, const void *what, struct host *h)
 {
     const struct indexer_shape *s = &((const struct indexer *)self)->shape;
     const struct indexer_call *c = what;
-    struct scored *all = host_scratch(h, kv_choice_n_ranked(&s->choice, c->pos + c->n - 1), sizeof *all);
+    uint32_t last = c->pos + c->n - 1;
+    uint64_t n = (uint64_t)kv_choice_n_ranked(&s->choice, last) + indexer_n_groups(s, last);
+    struct scored *all = host_scratch(h, n, sizeof *all);
     for (uint32_t t = indexer_n_whole(s, c); all && t < c->n; t++)
         ref_token(s, c, t, all);
     return host_error(h);

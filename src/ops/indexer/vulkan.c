@@ -6,7 +6,14 @@
 
 /* SCORE_GROUP: lanes of indexer/scores.comp. SCORE_KEYS: its rows of a tile. SCORE_VECTORS: queries of a tile
  * if there are many tokens. CHOOSE_GROUP: lanes of indexer/choose.comp. */
-enum { SCORE_GROUP = 128, SCORE_KEYS = 32, SCORE_VECTORS = 32, CHOOSE_GROUP = 512, PREPARE_GROUP = 128 };
+enum {
+    SCORE_GROUP = 128,
+    SCORE_KEYS = 32,
+    SCORE_VECTORS = 32,
+    CHOOSE_GROUP = 512,
+    PREPARE_GROUP = 128,
+    GROUPS_GROUP = 128
+};
 /* Scores that are kept at the same time; many tokens go in several steps. */
 enum { MOST_SCORES = 16 << 20 };
 /* The constants of indexer/scores.comp: its own, those of kv_cache.h, its own. */
@@ -68,18 +75,31 @@ int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *
                                               [KV_SPEC] = s->kv_type,
                                               [POOLED_SPEC] = s->pooled};
     const uint32_t choose[] = {caps.subgroup_size, group_of(&caps, CHOOSE_GROUP)};
-    int rc = exec_kernel(x, &op->gpu.prepare, "indexer_prepare", sizeof(struct indexer_prepare_args), prepare,
-                         PREPARE_N_SPEC, e);
+    const uint32_t groups[] = {caps.subgroup_size, group_of(&caps, GROUPS_GROUP), s->finds};
+    op->gpu.lanes = groups[1];
+    int rc = s->groups ? exec_kernel(x, &op->gpu.groups, "indexer_groups", sizeof(struct indexer_groups_args),
+                                     groups, 3, e)
+                       : 0;
+    if (rc < 0)
+        return rc;
+    rc = exec_kernel(x, &op->gpu.prepare, "indexer_prepare", sizeof(struct indexer_prepare_args), prepare,
+                     PREPARE_N_SPEC, e);
     if (rc == 0)
         rc = exec_kernel(x, &op->gpu.choose, "indexer_choose", sizeof(struct indexer_choose_args), choose, 2,
                          e);
     return rc < 0 ? rc : open_scores(op, x, e);
 }
 
-/* Returns the scores of a token that sees up to n_pos positions. */
+/* Returns the groups of the blocks of n_pos positions. */
+static uint32_t groups_of(const struct indexer_shape *s, uint32_t n_pos)
+{
+    return s->finds ? div_up(n_pos / s->choice.ratio, s->group) : 0;
+}
+
+/* Returns the scores of a token that sees up to n_pos positions: those of its blocks and of its groups. */
 static uint64_t scores_of(const struct indexer_shape *s, uint32_t n_pos)
 {
-    return (uint64_t)(n_pos / s->choice.ratio) * kv_choice_n_lists(&s->choice);
+    return (uint64_t)(n_pos / s->choice.ratio) * kv_choice_n_lists(&s->choice) + groups_of(s, n_pos);
 }
 
 /* Returns the tokens whose scores are kept at the same time. Fewer positions never need more scores in all
@@ -143,6 +163,47 @@ static void run_scores(const struct indexer *op, struct exec *x, const struct in
                   div_up(n, n == 1 ? 1 : op->gpu.some_tokens), 1);
 }
 
+/* Returns how many of n tokens from position pos on have so few groups that all are candidates. */
+static uint32_t n_without_groups(const struct indexer_shape *s, uint32_t pos, uint32_t n)
+{
+    uint64_t from = ((uint64_t)s->groups * s->group + 1) * s->choice.ratio - 1;
+    return s->groups == 0 ? n : from > pos ? (uint32_t)size_min(n, from - pos) : 0;
+}
+
+/* Finds the candidates of n tokens from the first-th on, or leaves out what is none. */
+static void run_groups(const struct indexer *op, struct exec *x, const struct indexer_call *c, uint32_t first,
+                       uint32_t n)
+{
+    const struct indexer_shape *s = &op->shape;
+    uint32_t stride = (c->pos + c->n) / s->choice.ratio, group_stride = groups_of(s, c->pos + c->n);
+    uint32_t skip = n_without_groups(s, c->pos + first, n), from = first + skip, left = n - skip;
+    const struct indexer_groups_args a = {.scores = c->scores + (uint64_t)skip * stride * sizeof(float),
+                                          .groups = c->scores + (uint64_t)n * stride * sizeof(float),
+                                          .candidates = c->candidates +
+                                                        (uint64_t)from * (s->groups + 1) * sizeof(uint32_t),
+                                          .pos = c->pos + from,
+                                          .ratio = s->choice.ratio,
+                                          .group = s->group,
+                                          .n_listed = s->groups,
+                                          .score_stride = stride,
+                                          .group_stride = group_stride};
+    if (left == 0)
+        return;
+    exec_dispatch(x, &op->gpu.groups, &a, div_up(s->finds ? group_stride : stride, op->gpu.lanes), left, 1);
+    if (!s->finds)
+        return;
+    /* Groups are blocks of more positions, and an unfinished one counts as finished. */
+    const struct indexer_choose_args choose = {.scores = a.groups,
+                                               .chosen = a.candidates,
+                                               .pos = a.pos + (s->group - 1) * s->choice.ratio,
+                                               .ratio = s->choice.ratio * s->group,
+                                               .budget = s->groups,
+                                               .score_stride = group_stride,
+                                               .list_stride = s->groups + 1,
+                                               .n_lists = 1};
+    exec_dispatch(x, &op->gpu.choose, &choose, left, 1, 1);
+}
+
 static void run_choose(const struct indexer *op, struct exec *x, const struct indexer_call *c, uint32_t first,
                        uint32_t n)
 {
@@ -168,6 +229,7 @@ void indexer_choose_vulkan(const void *self, const void *what, struct exec *x)
     for (; first < c->n; first += step) {
         uint32_t n = (uint32_t)size_min(c->n - first, step);
         run_scores(op, x, c, first, n);
+        run_groups(op, x, c, first, n);
         run_choose(op, x, c, first, n);
     }
 }

@@ -30,7 +30,7 @@ static void gate_stream(void *ctx, uint32_t i, uint32_t thread)
     const float *row = host_floats(j->call->proj) + t * j->call->stride, *key = row + at,
                 *value = row + j->width, *x = host_floats(j->call->x) + t * j->width + at;
     const float *x_norm = host_floats(j->call->x_norm) + at, *k_norm = host_floats(j->call->k_norm) + at,
-                *u_norm = host_floats(j->call->u_norm) + at;
+                *u_norm = s->taps ? host_floats(j->call->u_norm) + at : NULL;
     double xx = 0, kk = 0, vv = 0, xk = 0, scale = (double)s->scale, n = s->hidden, eps = (double)s->eps;
     (void)thread;
     for (uint32_t c = 0; c < s->hidden; c++) {
@@ -46,14 +46,14 @@ static void gate_stream(void *ctx, uint32_t i, uint32_t thread)
     j->loops->sigmoid(&g, 1, &g);
     float by = (float)((double)g * scale / sqrt((double)g * (double)g * vv / n + eps));
     j->gates[i] = g * s->scale;
-    for (uint32_t c = 0; c < s->hidden; c++)
+    for (uint32_t c = 0; u_norm && c < s->hidden; c++)
         u[c] = value[c] * by * u_norm[c];
 }
 
 /* Returns row r of [window; chunk] of u. */
 static const float *u_row(const struct job *j, uint64_t r)
 {
-    uint64_t held = (uint64_t)(j->shape->taps - 1) * j->shape->dilation;
+    uint64_t held = ngram_held(j->shape);
     return r < held ? host_floats(j->call->window_in) + r * j->width : j->u + (r - held) * j->width;
 }
 
@@ -64,7 +64,7 @@ static void add_piece(void *ctx, uint32_t i, uint32_t thread)
     uint32_t first = i % j->pieces * PIECE, n = (uint32_t)size_min(PIECE, j->width - first);
     uint64_t t = i / j->pieces;
     const float *value = host_floats(j->call->proj) + t * j->call->stride + j->width;
-    const float *taps = host_floats(j->call->conv) + (uint64_t)first * s->taps;
+    const float *taps = s->taps ? host_floats(j->call->conv) + (uint64_t)first * s->taps : NULL;
     float *x = host_floats_mut(j->call->x) + t * j->width + first;
     float *sum = j->sums + (uint64_t)thread * 2 * PIECE, *weight = sum + PIECE;
     for (uint32_t tap = 0; tap < s->taps; tap++) {
@@ -72,10 +72,12 @@ static void add_piece(void *ctx, uint32_t i, uint32_t thread)
         for (uint32_t c = 0; c < n; c++)
             sum[c] = (tap ? sum[c] : 0) + taps[(uint64_t)c * s->taps + tap] * u[c];
     }
-    j->loops->sigmoid(sum, n, weight);
+    if (taps)
+        j->loops->sigmoid(sum, n, weight);
     for (uint32_t c = 0; c < n; c++) {
         uint32_t at = first + c;
-        x[c] += j->gates[t * s->n_streams + at / s->hidden] * value[at % s->hidden] + sum[c] * weight[c];
+        x[c] += j->gates[t * s->n_streams + at / s->hidden] * value[at % s->hidden] +
+                (taps ? sum[c] * weight[c] : 0);
     }
 }
 
@@ -83,7 +85,7 @@ int ngram_cpu(const void *self, const void *what, struct host *h)
 {
     struct job j = {.shape = &((const struct ngram *)self)->shape, .call = what, .loops = loops_of(h)};
     uint32_t n = j.call->n, n_streams = j.shape->n_streams;
-    uint64_t held = (uint64_t)(j.shape->taps - 1) * j.shape->dilation;
+    uint64_t held = ngram_held(j.shape);
     j.width = n_streams * j.shape->hidden;
     j.pieces = div_up(j.width, PIECE);
     j.u = host_floats_mut(j.call->scratch);

@@ -9,7 +9,8 @@ static const struct op ngram_op = {
 int ngram_open(struct ngram *op, struct exec *x, const struct ngram_shape *s, struct moeflux_err *e)
 {
     *op = (struct ngram){.shape = *s};
-    if (s->n_streams == 0 || s->hidden == 0 || s->hidden % 4 || s->taps < 2 || s->dilation == 0)
+    if (s->n_streams == 0 || s->hidden == 0 || s->hidden % 4 || s->taps == 1 ||
+        (s->taps > 0 && s->dilation == 0))
         return err_set(e, ERR_UNSUPPORTED, "n-gram rows: %u streams of %u channels, %u taps with dilation %u",
                        s->n_streams, s->hidden, s->taps, s->dilation);
     return exec_get_caps(x).is_host ? 0 : ngram_vulkan_open(op, x, e);
@@ -24,7 +25,7 @@ uint64_t ngram_scratch(const struct ngram_shape *s, uint32_t n)
 
 uint64_t ngram_window(const struct ngram_shape *s)
 {
-    return (uint64_t)(s->taps - 1) * s->dilation * s->n_streams * s->hidden;
+    return ngram_held(s) * s->n_streams * s->hidden;
 }
 
 void ngram_run(const struct ngram *op, struct exec *x, const struct ngram_call *call)

@@ -4,6 +4,7 @@
  *   g_s    = sigmoid(sign(gate_s) sqrt(max(|gate_s|, 1e-6)))
  *   u_s    = rms(g_s v) * u_norm_s
  *   x_s   += g_s v + silu(sum_j conv_s[j] u_s[t - (taps - 1 - j) dilation])      depthwise, causal
+ * Without taps (DeepSeek-V4.1) there is no convolution: x_s += g_s v, no u and no window.
  * rms(y) = y / sqrt(mean(y^2) + eps). Window: f32 [(taps - 1) dilation][S H], the last rows of u, oldest
  * first; zeros before the first token. It is read from one buffer and written to another. */
 #ifndef MOEFLUX_OPS_NGRAM_NGRAM_H
@@ -16,8 +17,8 @@
 
 struct ngram_shape {
     uint32_t n_streams, hidden; /* hidden is a multiple of 4 */
-    uint32_t taps, dilation;
-    float scale; /* factor of keys and values: a table's, if it has one scale; else 1 */
+    uint32_t taps, dilation;    /* taps 0: no convolution */
+    float scale;                /* factor of keys and values: a table's, if it has one scale; else 1 */
     float eps;
 };
 
@@ -32,7 +33,7 @@ struct ngram {
 /* Addresses of rows of channels are aligned to 16 bytes. */
 struct ngram_call {
     uint64_t proj;                   /* f32 [n][stride]: keys [S][H], then the value [H] */
-    uint64_t x_norm, k_norm, u_norm; /* f32 [S][H] */
+    uint64_t x_norm, k_norm, u_norm; /* f32 [S][H]; u_norm, conv, window_in, window_out: with taps only */
     uint64_t conv;                   /* f32 [S H][taps] */
     uint64_t window_in, window_out;
     uint64_t x;         /* f32 [n][S][H], in place */
@@ -40,11 +41,16 @@ struct ngram_call {
     uint32_t n, stride; /* stride is a multiple of 4 */
 };
 
-/* ERR_UNSUPPORTED: hidden is not a multiple of 4, fewer than 2 taps, or no dilation. */
+/* ERR_UNSUPPORTED: hidden is not a multiple of 4, 1 tap, or no dilation. */
 int ngram_open(struct ngram *op, struct exec *x, const struct ngram_shape *shape, struct moeflux_err *e);
 /* Returns the number of floats of scratch for n tokens, n times that of one, and of the window. */
 uint64_t ngram_scratch(const struct ngram_shape *s, uint32_t n);
 uint64_t ngram_window(const struct ngram_shape *s);
+/* Returns the rows of the window. */
+static inline uint64_t ngram_held(const struct ngram_shape *s)
+{
+    return s->taps ? (uint64_t)(s->taps - 1) * s->dilation : 0;
+}
 void ngram_run(const struct ngram *op, struct exec *x, const struct ngram_call *call);
 
 /* The implementations. */

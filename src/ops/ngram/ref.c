@@ -32,13 +32,18 @@ static double gate_of(const struct work *w, uint32_t t, uint32_t stream)
 static void ref_token(const struct work *w, uint32_t t)
 {
     const struct ngram_shape *s = w->s;
-    uint32_t hidden = s->hidden, width = s->n_streams * hidden, held = (s->taps - 1) * s->dilation;
+    uint32_t hidden = s->hidden, width = s->n_streams * hidden, held = (uint32_t)ngram_held(s);
     const float *value = host_floats(w->c->proj) + (uint64_t)t * w->c->stride + width;
     float *u = w->u + (uint64_t)(held + t) * width, *x = host_floats_mut(w->c->x) + (uint64_t)t * width;
     for (uint32_t i = 0; i < s->n_streams; i++) {
         double g = gate_of(w, t, i);
         for (uint32_t k = 0; k < hidden; k++)
             w->scaled[k] = (float)(g * (double)value[k] * (double)s->scale);
+        if (!s->taps) {
+            for (uint32_t k = 0; k < hidden; k++)
+                x[i * hidden + k] += w->scaled[k];
+            continue;
+        }
         ref_norm(w->scaled, host_floats(w->c->u_norm) + (uint64_t)i * hidden, hidden, (double)s->eps, w->key);
         for (uint32_t k = 0; k < hidden; k++) {
             uint32_t c = i * hidden + k;
@@ -56,16 +61,18 @@ int ngram_ref(const void *self, const void *what, struct host *h)
 {
     const struct ngram_shape *s = &((const struct ngram *)self)->shape;
     struct work w = {.s = s, .c = what};
-    uint64_t width = (uint64_t)s->n_streams * s->hidden, held = (uint64_t)(s->taps - 1) * s->dilation;
+    uint64_t width = (uint64_t)s->n_streams * s->hidden, held = ngram_held(s);
     w.u = host_scratch(h, (held + w.c->n) * width, sizeof *w.u);
     w.key = host_scratch(h, s->hidden, sizeof *w.key);
     w.query = host_scratch(h, s->hidden, sizeof *w.query);
     w.scaled = host_scratch(h, s->hidden, sizeof *w.scaled);
     if (!w.u || !w.key || !w.query || !w.scaled)
         return host_error(h);
-    memcpy(w.u, host_floats(w.c->window_in), held * width * sizeof *w.u);
+    if (held)
+        memcpy(w.u, host_floats(w.c->window_in), held * width * sizeof *w.u);
     for (uint32_t t = 0; t < w.c->n; t++)
         ref_token(&w, t);
-    memcpy(host_floats_mut(w.c->window_out), w.u + w.c->n * width, held * width * sizeof *w.u);
+    if (held)
+        memcpy(host_floats_mut(w.c->window_out), w.u + w.c->n * width, held * width * sizeof *w.u);
     return host_error(h);
 }

@@ -23,13 +23,13 @@ void ngram_vulkan(const void *self, const void *what, struct exec *x)
     const struct ngram *op = self;
     const struct ngram_shape *s = &op->shape;
     const struct ngram_call *c = what;
-    uint32_t width = s->n_streams * s->hidden, held = (s->taps - 1) * s->dilation;
+    uint32_t width = s->n_streams * s->hidden, held = (uint32_t)ngram_held(s);
     uint64_t gates = c->scratch + (uint64_t)c->n * width * sizeof(float);
     const struct ngram_gate_args gate = {.proj = c->proj,
                                          .x = c->x,
                                          .x_norm = c->x_norm,
                                          .k_norm = c->k_norm,
-                                         .u_norm = c->u_norm,
+                                         .u_norm = s->taps ? c->u_norm : 0,
                                          .u = c->scratch,
                                          .gates = gates,
                                          .n = c->n,

@@ -179,7 +179,8 @@ static void sinkhorn(const struct job *j, float *m)
     }
 }
 
-/* Computes the weights of token t from its products: those of the collapse into pre, the others in place. */
+/* Computes the weights of token t from its products: those of the collapse into pre [n_streams], the others
+ * in place. */
 static void collapse_weights(const struct job *j, uint64_t t, float *pre)
 {
     const struct streams_shape *s = j->shape;
@@ -209,7 +210,19 @@ static void weigh_token(void *ctx, uint32_t t, uint32_t thread)
 {
     const struct job *j = ctx;
     (void)thread;
-    collapse_weights(j, t, j->weights + (uint64_t)t * j->shape->n_streams);
+    const struct streams_collapse_call *c = j->call;
+    float *pre = c->lagged ? host_floats_mut(c->kept) : j->weights;
+    collapse_weights(j, t, pre + (uint64_t)t * j->shape->n_streams);
+}
+
+/* Returns the weight of a stream in the collapse. */
+static float weight_of(const struct job *j, uint64_t t, uint32_t stream)
+{
+    const struct streams_collapse_call *c = j->call;
+    uint32_t n = j->shape->n_streams;
+    if (c->lagged)
+        return c->weights ? host_floats(c->weights)[t * n + stream] : (float)(stream == 0);
+    return c->low ? j->weights[t * n + stream] : 1 / (float)n;
 }
 
 static void collapse_piece(void *ctx, uint32_t i, uint32_t thread)
@@ -223,7 +236,7 @@ static void collapse_piece(void *ctx, uint32_t i, uint32_t thread)
     memset(dst, 0, p.n * sizeof *dst);
     for (uint32_t k = 0; k < s->n_streams; k++)
         j->loops->add_scaled(dst, host_floats(c->x) + (p.t * s->n_streams + k) * s->hidden + p.first,
-                             c->low ? j->weights[p.t * s->n_streams + k] : 1 / (float)s->n_streams, p.n);
+                             weight_of(j, p.t, k), p.n);
 }
 
 int streams_collapse_cpu(const void *self, const void *what, struct host *h)

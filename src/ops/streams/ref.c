@@ -133,7 +133,9 @@ static void ref_weights(const struct streams_shape *s, const struct streams_coll
     for (uint32_t i = 0; i < streams_n_low(n, c->joins); i++) {
         uint32_t part = i < n ? 0 : i < 2 * n ? 1 : 2;
         double logit = (double)low[i] * factor * (double)scale[part] + (double)base[i];
-        if (part == 0)
+        if (part == 0 && c->lagged)
+            host_floats_mut(c->kept)[t * n + i] = (float)(ref_sigmoid(logit) + (double)s->floor);
+        else if (part == 0)
             pre[i] = ref_sigmoid(logit) + (double)s->floor;
         else if (part == 1)
             low[i] = (float)(2 * ref_sigmoid(logit));
@@ -154,7 +156,9 @@ int streams_collapse_ref(const void *self, const void *what, struct host *h)
     double pre[STREAMS_MOST_JOINED], matrix[STREAMS_MOST_JOINED * STREAMS_MOST_JOINED];
     for (uint64_t t = 0; t < c->n; t++) {
         for (uint32_t i = 0; i < s->n_streams; i++)
-            pre[i] = 1.0 / s->n_streams;
+            pre[i] = !c->lagged   ? 1.0 / s->n_streams
+                     : c->weights ? (double)host_floats(c->weights)[t * s->n_streams + i]
+                                  : i == 0;
         if (c->low)
             ref_weights(s, c, t, pre, matrix);
         for (uint32_t k = 0; k < s->hidden; k++) {

@@ -21,6 +21,9 @@
  *              dst = sum_s pre_s x_s
  *   The mean is over all S H numbers. Without a join after it (before the head) `low` is a alone; without
  *   `low` every stream weighs 1 / S.
+ *   Lagged (DeepSeek-V4.1): the weights of dst are `pre` of the collapse before, in the first one 1 for the
+ *   first stream and 0 for the others; its own `pre` is kept for the next one. Before the head there is no
+ *   `low`.
  *
  * Attention over blocks of layers (Kimi-K3's attention residuals). The first stream is the sum of the current
  * block, the others are the sums of blocks before it:
@@ -104,6 +107,9 @@ struct streams_collapse_call {
     uint64_t dst;     /* f32 [n][hidden] */
     uint32_t n, stride;
     bool joins; /* a join follows */
+    bool lagged;
+    uint64_t weights; /* lagged: f32 [n][n_streams], pre of the collapse before; 0: it is the first */
+    uint64_t kept;    /* lagged: f32 [n][n_streams], its own pre; with `low` only; not `weights` */
 };
 
 struct streams_attend_call {

@@ -107,7 +107,10 @@ void streams_collapse_vulkan(const void *self, const void *what, struct exec *x)
                                             .n = c->n,
                                             .hidden = op->shape.hidden,
                                             .stride = c->stride,
+                                            .weights = c->weights,
+                                            .kept = c->kept,
                                             .joins = c->joins,
+                                            .lagged = c->lagged,
                                             .eps = op->shape.eps,
                                             .floor = op->shape.floor,
                                             .iterations = op->shape.iterations};

@@ -27,6 +27,7 @@
 #define SENTENCE    "<" BAR "end" BLOCK "of" BLOCK "sentence" BAR ">"
 #define USER        "<" BAR "User" BAR ">"
 #define ASSISTANT   "<" BAR "Assistant" BAR ">"
+#define SYSTEM      "<" BAR "System" BAR ">"
 #define DSML_INVOKE(name, rest) "<" DSML "invoke name=\"$" name "\">\\n" rest "...\\n</" DSML "invoke>\\n"
 
 /* What the model was trained to read. */
@@ -84,6 +85,35 @@ static const char deepseek32[] =
     "{{- '</" DSML "function_calls>' }}{%- endif %}"
     "{{- '" SENTENCE "' }}{%- endif %}{%- endfor %}";
 
+/* DeepSeek-V4's tools and calls; the words are the tags' names. */
+#define V4_INVOKE(invoke, name, rest) \
+    "<" DSML invoke " name=\"$" name "\">\\n" rest "...\\n</" DSML invoke ">\\n"
+#define V4_TOOLS(calls, invoke, parameter) \
+    "## Tools\\n\\n" \
+    "You have access to a set of tools to help answer the user\\'s question. You can invoke tools by " \
+    "writing a \"<" DSML calls ">\" block like the following:\\n\\n<" DSML calls ">\\n" \
+    V4_INVOKE(invoke, "TOOL_NAME", "<" DSML parameter " name=\"$PARAMETER_NAME\" string=\"true|false\">" \
+                                   "$PARAMETER_VALUE</" DSML parameter ">\\n") \
+    V4_INVOKE(invoke, "TOOL_NAME2", "") \
+    "</" DSML calls ">\\n\\n" \
+    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, " \
+    "booleans, arrays, objects), pass the value in JSON format and set `string=\"false\"`.\\n\\n" \
+    "If thinking_mode is enabled (triggered by " THINK_OPEN "), you MUST output your complete reasoning " \
+    "inside " THINK_OPEN "..." THINK_CLOSE " BEFORE any tool calls or final response.\\n\\n" \
+    "Otherwise, output directly after " THINK_CLOSE " with tool calls or final response.\\n\\n" \
+    "### Available Tool Schemas\\n\\n' }}" \
+    "{%- for t in tools if t.type == 'function' %}{{- t.function | tojson + '\\n' }}{%- endfor %}" \
+    "{{- '\\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool " \
+    "calls.\\n' }}"
+#define V4_CALLS(calls, invoke, parameter) \
+    "{%- if m.tool_calls %}{{- '\\n\\n<" DSML calls ">\\n' }}" \
+    "{%- for c in m.tool_calls %}{{- '<" DSML invoke " name=\"' + c.function.name + '\">\\n' }}" \
+    "{%- for k, v in c.function.arguments.items() %}" \
+    "{{- '<" DSML parameter " name=\"' + k + '\" string=\"' + ('true\">' + v if v is string else " \
+    "'false\">' + v | tojson) + '</" DSML parameter ">\\n' }}{%- endfor %}" \
+    "{{- ('' if c.function.arguments else '\\n') + '</" DSML invoke ">\\n' }}{%- endfor %}" \
+    "{{- '</" DSML calls ">' }}{%- endif %}"
+
 /* DeepSeek-V4's. Thinking before the last question is left out unless tools are used. */
 static const char deepseek4[] =
     "{%- set thinks = thinking if thinking is defined else enable_thinking if enable_thinking is defined %}"
@@ -96,35 +126,15 @@ static const char deepseek4[] =
     "{%- endif %}{%- endfor %}"
     "{{- bos_token + ns.system }}"
     "{%- if tools %}"
-    "{{- ('\\n\\n' if ns.system else '') + '## Tools\\n\\n"
-    "You have access to a set of tools to help answer the user\\'s question. You can invoke tools by writing "
-    "a \"<" DSML "tool_calls>\" block like the following:\\n\\n<" DSML "tool_calls>\\n"
-    DSML_INVOKE("TOOL_NAME", "<" DSML "parameter name=\"$PARAMETER_NAME\" string=\"true|false\">"
-                "$PARAMETER_VALUE</" DSML "parameter>\\n")
-    DSML_INVOKE("TOOL_NAME2", "")
-    "</" DSML "tool_calls>\\n\\n"
-    "String parameters should be specified as is and set `string=\"true\"`. For all other types (numbers, "
-    "booleans, arrays, objects), pass the value in JSON format and set `string=\"false\"`.\\n\\n"
-    "If thinking_mode is enabled (triggered by " THINK_OPEN "), you MUST output your complete reasoning "
-    "inside " THINK_OPEN "..." THINK_CLOSE " BEFORE any tool calls or final response.\\n\\n"
-    "Otherwise, output directly after " THINK_CLOSE " with tool calls or final response.\\n\\n"
-    "### Available Tool Schemas\\n\\n' }}"
-    "{%- for t in tools if t.type == 'function' %}{{- t.function | tojson + '\\n' }}{%- endfor %}"
-    "{{- '\\nYou MUST strictly follow the above defined tool name and parameter schemas to invoke tool calls."
-    "\\n' }}"
+    "{{- ('\\n\\n' if ns.system else '') + '"
+    V4_TOOLS("tool_calls", "invoke", "parameter")
     "{%- endif %}"
     "{%- for m in messages %}"
     "{%- if m.role == 'assistant' %}"
     "{%- set ns.in_user = false %}"
     "{{- '" ASSISTANT "' + ('" THINK_OPEN "' + (m.reasoning_content or '') if thinks and (ns.keeps or "
     "loop.index0 > ns.last) else '') + '" THINK_CLOSE "' + (m.content or '') }}"
-    "{%- if m.tool_calls %}{{- '\\n\\n<" DSML "tool_calls>\\n' }}"
-    "{%- for c in m.tool_calls %}{{- '<" DSML "invoke name=\"' + c.function.name + '\">\\n' }}"
-    "{%- for k, v in c.function.arguments.items() %}"
-    "{{- '<" DSML "parameter name=\"' + k + '\" string=\"' + ('true\">' + v if v is string else 'false\">' + "
-    "v | tojson) + '</" DSML "parameter>\\n' }}{%- endfor %}"
-    "{{- ('' if c.function.arguments else '\\n') + '</" DSML "invoke>\\n' }}{%- endfor %}"
-    "{{- '</" DSML "tool_calls>' }}{%- endif %}"
+    V4_CALLS("tool_calls", "invoke", "parameter")
     "{{- '" SENTENCE "' }}"
     "{%- elif m.role != 'system' %}"
     "{{- '\\n\\n' if ns.in_user else '" USER "' }}"
@@ -138,7 +148,7 @@ static const char deepseek4[] =
 #define TAG(text)     "<|open|>" text "<|sep|>"
 #define END(name)     "<|close|>" name "<|sep|>"
 #define END_MESSAGE   END("message") "<|end_of_msg|>"
-#define SYSTEM(type)  "{{- '" TAG("message role=\"system\" type=\"" type "\"")
+#define SYSTEM_OF(type)  "{{- '" TAG("message role=\"system\" type=\"" type "\"")
 #define JSON_OF(what) what " | tojson(sort_keys=true, separators=(',', ':'))"
 
 static const char kimi3[] =
@@ -162,20 +172,20 @@ static const char kimi3[] =
     "{{- '<|open|>message role=\"tool\"' }}{{- attribute('tool', name) }}{{- attribute('index', index) }}"
     "{{- '<|sep|>' }}{{- content(m.content) }}{{- '" END_MESSAGE "' }}{%- endmacro %}"
     "{%- if tools %}"
-    SYSTEM("tool-declare") "# Tools\\nHere are the available tools, described in "
+    SYSTEM_OF("tool-declare") "# Tools\\nHere are the available tools, described in "
     "JSONSchema.\\n\\n```json\\n' + (" JSON_OF("tools") ") + '\\n```" END_MESSAGE "' }}"
     "{%- endif %}"
     "{%- if thinks and effort is not none %}"
     "{%- if effort not in ['low', 'high', 'max'] %}"
     "{{- raise_exception('thinking_effort: expected low, high or max') }}{%- endif %}"
-    SYSTEM("thinking-effort") "`thinking_effort` guides on how much to think in your thinking channel (not "
+    SYSTEM_OF("thinking-effort") "`thinking_effort` guides on how much to think in your thinking channel (not "
     "including the response channel), supported values include `low`, `medium`, `high`, and `max`.\\n"
     "Now the system is invoked with `thinking_effort=' + effort + '`." END_MESSAGE "' }}"
     "{%- endif %}"
     "{%- set ns = namespace(calls=[], results=[], found=0, index=0, done=[]) %}"
     "{%- for m in messages %}"
     "{%- if m.role == 'system' and m.tools %}"
-    SYSTEM("tool-declare") "## New Tools Available\\nThe system dynamically extends the toolset via "
+    SYSTEM_OF("tool-declare") "## New Tools Available\\nThe system dynamically extends the toolset via "
     "lazy-loading.\\nYou have access to all existing and extended tools.\\nHere are the specs for the "
     "extended tools.\\n\\n```json\\n' + (" JSON_OF("m.tools") ") + '\\n```" END_MESSAGE "' }}"
     "{%- elif m.role in ['system', 'user'] %}"
@@ -223,12 +233,48 @@ static const char kimi3[] =
     "{{- result(t, t.tool or t.name or (c.function or c).name, ns.index) }}{%- endfor %}"
     "{%- endif %}{%- endif %}{%- endfor %}"
     "{%- if tool_choice is defined and tool_choice in ['required', 'none'] %}"
-    SYSTEM("tool-choice") "The system is invoked with `tool_choice=' + tool_choice + '`.\\nYou MUST ' + "
+    SYSTEM_OF("tool-choice") "The system is invoked with `tool_choice=' + tool_choice + '`.\\nYou MUST ' + "
     "('call tools' if tool_choice == 'required' else 'NOT call any tools') + ' in the next message."
     END_MESSAGE "' }}{%- endif %}"
     "{%- if add_generation_prompt %}"
     "{{- '" TAG("message role=\"assistant\"") "<|open|>' + ('think' if thinks else 'response') + '<|sep|>' }}"
     "{%- endif %}";
+
+/* DeepSeek-V4.1's: a token before system texts, which may stand between questions; how much is thought, as a
+ * number; other names of tags. */
+static const char deepseek41[] =
+    "{%- set thinks = thinking if thinking is defined else enable_thinking if enable_thinking is defined %}"
+    "{%- set effort = 50 if reasoning_effort == 'low' else 100 if reasoning_effort == 'max' else "
+    "reasoning_effort if reasoning_effort is number else 75 %}"
+    "{%- set ns = namespace(last=-1, in_user=false) %}"
+    "{%- set begins = messages and messages[0].role == 'system' %}"
+    "{%- for m in messages %}{%- if m.role != 'assistant' and (m.role != 'system' or loop.index0 > 0) %}"
+    "{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}"
+    "{{- bos_token + ('" SYSTEM "' if thinks or begins or tools else '') }}"
+    "{%- if thinks %}{{- 'Reasoning Effort: ' + effort | string + ' (range 1-100, the higher the value, the "
+    "more thorough the reasoning)\\n\\n' }}{%- endif %}"
+    "{{- messages[0].content or '' if begins else '' }}"
+    "{%- if tools %}"
+    "{{- '\\n\\n"
+    V4_TOOLS(" calls", " invoke", " parameter")
+    "{%- endif %}"
+    "{%- for m in messages %}"
+    "{%- if m.role == 'assistant' %}"
+    "{%- set ns.in_user = false %}"
+    "{{- '" ASSISTANT "' + ('" THINK_OPEN "' + (m.reasoning_content or '') if thinks and (tools or "
+    "loop.index0 > ns.last) else '') + '" THINK_CLOSE "' + (m.content or '') }}"
+    V4_CALLS(" calls", " invoke", " parameter")
+    "{{- '" SENTENCE "' }}"
+    "{%- elif m.role == 'system' %}"
+    "{%- set ns.in_user = false %}"
+    "{{- '" SYSTEM "' + (m.content or '') if loop.index0 > 0 else '' }}"
+    "{%- else %}"
+    "{{- '\\n\\n' if ns.in_user else '" USER "' }}"
+    "{%- set ns.in_user = true %}"
+    "{{- '<tool_result>' + (m.content or '') + '</tool_result>' if m.role == 'tool' else m.content or '' }}"
+    "{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '" ASSISTANT "' + ('" THINK_OPEN "' if thinks else '" THINK_CLOSE
+    "') }}{%- endif %}";
 /* clang-format on */
 
 static const struct chat_family families[] = {
@@ -248,6 +294,7 @@ static const struct chat_family families[] = {
     {"deepseek-v3.2", USER, SENTENCE, deepseek32},
     {"deepseek-v4", USER, SENTENCE, deepseek4},
     {"kimi-k3", "<|open|>", "<|end_of_msg|>", kimi3},
+    {"deepseek-v4.1", USER, SENTENCE, deepseek41},
 };
 
 const struct chat_family *chat_family_find(const char *name)

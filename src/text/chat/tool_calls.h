@@ -13,6 +13,7 @@
  *   DeepSeek-V3.2           <｜DSML｜function_calls>\n<｜DSML｜invoke name="f">\n<｜DSML｜parameter name="p"
  *                           string="true">value</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>
  *   DeepSeek-V4             the same with <｜DSML｜tool_calls>
+ *   DeepSeek-V4.1           the same with <｜DSML｜ calls>, and a space before each name
  *   Gemma 4                 <|tool_call>call:f{p:<|"|>value<|"|>,q:[1,{r:true}]}<tool_call|>
  *   MiniMax-M2              <minimax:tool_call>\n<invoke name="f">\n<parameter name="p">value</parameter>\n
  *                           </invoke>\n</minimax:tool_call>

@@ -236,6 +236,12 @@ static const struct tool_plain qwen = {"<function=",  ">",  "<parameter=", ">", 
                                        .key_close = "\" string=\"",
                                        .value_close = "</" DSML "parameter>",
                                        .has_kind = true},
+                               spaced_dsml = {.name_open = "",
+                                              .name_close = "\">",
+                                              .key_open = "<" DSML " parameter name=\"",
+                                              .key_close = "\" string=\"",
+                                              .value_close = "</" DSML " parameter>",
+                                              .has_kind = true},
                                kimi3 = {.name_open = "",
                                         .name_close = "\"",
                                         .key_open = SECTIONS_OPEN "argument key=\"",
@@ -244,11 +250,12 @@ static const struct tool_plain qwen = {"<function=",  ">",  "<parameter=", ">", 
                                         .tag_end = SECTIONS_SEP,
                                         .is_tight = true};
 
-/* The name of the section is the only difference between DeepSeek-V3.2 and V4. */
-#define DSML_CALLS(name)                                                                                     \
+/* The name of the section is the only difference between DeepSeek-V3.2 and V4; V4.1 has a space before each
+ * name. */
+#define DSML_CALLS(name, space, form)                                                                        \
     .section_open = "<" DSML name, .section_close = "</" DSML name, .section_padding = "\n",                 \
-    .call_open = "<" DSML "invoke name=\"", .call_close = "</" DSML "invoke>", .padding = "",                \
-    .between = "\n", .quote = DSML, .plain = &dsml, .read = tool_read_plain, .write = tool_write_plain
+    .call_open = "<" DSML space "invoke name=\"", .call_close = "</" DSML space "invoke>", .padding = "",    \
+    .between = "\n", .quote = DSML, .plain = &(form), .read = tool_read_plain, .write = tool_write_plain
 
 const struct tool_form tool_forms[] = {
     {.marks = {SECTIONS_OPEN, SECTIONS_END},
@@ -273,8 +280,9 @@ const struct tool_form tool_forms[] = {
      .quote = MARK,
      .read = tool_read_nested,
      .write = tool_write_nested},
-    {.marks = {DSML, "function_calls>"}, DSML_CALLS("function_calls>")},
-    {.marks = {DSML, "tool_calls>"}, DSML_CALLS("tool_calls>")},
+    {.marks = {DSML, "function_calls>"}, DSML_CALLS("function_calls>", "", dsml)},
+    {.marks = {DSML, "tool_calls>"}, DSML_CALLS("tool_calls>", "", dsml)},
+    {.marks = {DSML, " calls>"}, DSML_CALLS(" calls>", " ", spaced_dsml)},
     {.marks = {"<|tool_call>call:", "<tool_call|>"},
      .call_open = "<|tool_call>",
      .call_close = "<tool_call|>",
