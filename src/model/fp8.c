@@ -15,6 +15,7 @@
 #include "model/model_dir_find.h"
 #include "model/model_dir_read.h"
 #include "model/quant.h"
+#include "model/table.h"
 #include "model/tensor.h"
 
 static uint64_t blocks(uint64_t n, uint32_t block)
@@ -32,9 +33,9 @@ struct fp8_blocks fp8_blocks_of(const struct model_dir *m, uint32_t rows, uint32
 {
     if (count(scales) == 1)
         return (struct fp8_blocks){rows, cols};
-    /* Rows of an n-gram table have scales of their own. Formats are chosen by the checkpoint's blocks. */
+    /* Rows of an n-gram table have scales of their own. */
     uint32_t n = scales->n_dims == 2 && scales->shape[0] == rows ? (uint32_t)scales->shape[1] : 0;
-    if (n > 1 && m->fp8.cols > 0 && cols % n == 0 && cols / n % m->fp8.cols == 0)
+    if (n > 1 && cols % n == 0 && table_has(scales->name))
         return (struct fp8_blocks){1, cols / n};
     bool is_column = scales->n_dims == 1 || (scales->n_dims == 2 && scales->shape[1] == 1);
     return is_column && scales->shape[0] == rows ? (struct fp8_blocks){1, cols} : m->fp8;
