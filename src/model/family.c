@@ -48,17 +48,25 @@ bool family_is_gate(const struct family *f, const char *base, uint32_t streams_r
            (!streams_rank && str_ends_with(base, ".fn")) || str_ends_with(base, ".index_kpool_compress_gate");
 }
 
+/* Returns whether a type is the name before it in the family's list and "_text": a part of such a model. */
+static bool is_part(const char *const *types, const char *const *t)
+{
+    const char *rest = t > types ? str_after(*t, t[-1]) : NULL;
+    return rest && strcmp(rest, "_text") == 0;
+}
+
 const char *family_list(char out[FAMILY_LIST_TEXT])
 {
-    size_t n = 0, done = 0, at = 0;
-    for (size_t i = 0; i < N_FAMILIES; i++)
-        for (const char *const *t = families[i]->types; *t; t++)
-            n++;
+    const char *const *last = families[N_FAMILIES - 1]->types;
+    size_t at = 0;
+    while (last[1])
+        last++;
     out[0] = '\0';
     for (size_t i = 0; i < N_FAMILIES; i++)
-        for (const char *const *t = families[i]->types; *t && at < FAMILY_LIST_TEXT; t++, done++) {
-            const char *between = done == 0 ? "" : done + 1 < n ? ", " : " or ";
-            at += (size_t)snprintf(out + at, FAMILY_LIST_TEXT - at, "%s%s", between, *t);
+        for (const char *const *t = families[i]->types; *t && at < FAMILY_LIST_TEXT; t++) {
+            const char *between = at == 0 ? "" : t == last ? " or " : ", ";
+            if (!is_part(families[i]->types, t))
+                at += (size_t)snprintf(out + at, FAMILY_LIST_TEXT - at, "%s%s", between, *t);
         }
     return out;
 }

@@ -96,7 +96,8 @@ const struct family *family_of_keys(const struct json_view *v);
  * residual streams or pooled keys: what is quantised to gate_bits or not at all. streams_rank: that of the
  * residual streams (config.h). */
 bool family_is_gate(const struct family *f, const char *base, uint32_t streams_rank);
-/* Writes all model types as "a, b or c". Returns `out`. */
+/* Writes all model types as "a, b or c"; one that ends with "_text" only if it has no other name. Returns
+ * `out`. */
 const char *family_list(char out[FAMILY_LIST_TEXT]);
 
 extern const struct family family_qwen35moe, family_qwen3moe, family_deepseek3, family_glm4moe,

@@ -44,10 +44,10 @@ mkdir "$tmp/other"
 cp "$mlx"/* "$tmp/other"
 sed -i 's/"qwen3_moe"/"mixtral"/' "$tmp/other/config.json"
 fails 1 "^moeflux: $tmp/other/config.json: model_type .*mixtral" -m "$tmp/other" --tokens-in "$tmp/in" -n 1
-err_has ' qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, joyai_llm_flash, glm4_moe, qwen3_next, '
+err_has ' qwen3_5_moe, qwen3_moe, deepseek_v3, joyai_llm_flash, glm4_moe, qwen3_next, '
 err_has ' qwen3_next, kimi_k2, kimi_k25, minimax_m2, minimax, gpt_oss, glm4_moe_lite, .* qwen3_8_flash_next_text, '
-err_has ' gemma4_text, glm_moe_dsa, deepseek_v32, kimi_linear, bailing_hybrid, deepseek_v4, deepseek_v41, deepseek_v41_text, glm5_next, glm5_next_text, '
-err_has ' glm5_next_text, minimax_m3_vl, .* or kimi_k3$'
+err_has ' gemma4, glm_moe_dsa, deepseek_v32, kimi_linear, bailing_hybrid, deepseek_v4, deepseek_v41, glm5_next, '
+err_has ' glm5_next, minimax_m3_vl, .* or kimi_k3$'
 fails 1 "^moeflux: $tmp/other/config.json: model_type .*mixtral.*kimi_k3$" inspect "$tmp/other"
 
 report

@@ -763,11 +763,11 @@ static const struct refusal refusals[] = {
     {QWEN, "text_config.attn_output_gate", "false", ERR_UNSUPPORTED, "attn_output_gate"},
     {QWEN, "text_config.mlp_only_layers", "[1]", ERR_UNSUPPORTED, "mlp_only_layers"},
     {QWEN, "text_config.model_type", "\"llama\"", ERR_UNSUPPORTED,
-     "model_type is llama, expected qwen3_5_moe, qwen3_5_moe_text, qwen3_moe, deepseek_v3, joyai_llm_flash, "
+     "model_type is llama, expected qwen3_5_moe, qwen3_moe, deepseek_v3, joyai_llm_flash, "
      "glm4_moe, qwen3_next, kimi_k2, kimi_k25, minimax_m2, minimax, gpt_oss, glm4_moe_lite, "
-     "qwen4_exp, qwen4_exp_text, qwen3_8_flash_next_text, gemma4, gemma4_text, glm_moe_dsa, deepseek_v32, "
-     "kimi_linear, bailing_hybrid, deepseek_v4, deepseek_v41, deepseek_v41_text, glm5_next, glm5_next_text, "
-     "minimax_m3_vl, minimax_m3_vl_text, step3p5, step3p7, mimo_v2_flash, nemotron_h or kimi_k3"},
+     "qwen4_exp, qwen3_8_flash_next_text, gemma4, glm_moe_dsa, deepseek_v32, "
+     "kimi_linear, bailing_hybrid, deepseek_v4, deepseek_v41, glm5_next, "
+     "minimax_m3_vl, step3p5, step3p7, mimo_v2_flash, nemotron_h or kimi_k3"},
     {QWEN, "text_config.model_type", "7", ERR_FORMAT, "model_type"},
     {GPT_OSS, "layer_types", "[\"sliding_attention\", \"linear_attention\", \"full_attention\"]",
      ERR_UNSUPPORTED, "layer_types[1] is linear_attention, expected sliding_attention or full_attention"},
