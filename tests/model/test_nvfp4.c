@@ -431,8 +431,9 @@ static void configurations_of_other_algorithms_are_refused(void **state)
     model_dirs_refuse_copy(packed, "config.json", "\"config_groups\"",
                            "\"transform_config\": {\"u\": 1}, \"config_groups\"", ERR_UNSUPPORTED,
                            "a transform_config");
-    model_dirs_refuse_copy(packed, "config.json", "nvfp4-pack-quantized", "mxfp4-pack-quantized",
-                           ERR_UNSUPPORTED, "format mxfp4-pack-quantized");
+    model_dirs_refuse_copy(
+        packed, "config.json", "nvfp4-pack-quantized", "mxfp4-pack-quantized", ERR_UNSUPPORTED,
+        "mxfp4-pack-quantized, 1 config_groups, type float, 4 bits, group of 16; expected");
     form.block = 1;
     form.scales = PUBLISH_FOR_ALL;
     const char *mixed = publish(tmp, "c", "qwen3-odd/mlx", &form);
