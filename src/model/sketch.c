@@ -218,8 +218,13 @@ static int add_table(struct sketching *s, uint32_t layer, struct moeflux_err *e)
     it.rows = hash.n_rows;
     it.cols = c->inner / hash.n_heads;
     const struct tensor codes = describe(DTYPE_F8_E4M3, it.rows, it.cols, (uint64_t)it.rows * it.cols);
-    if (s->quant.fp8.rows)
-        return add_tensor(s, it.name, ".weight", &codes, e);
+    if (s->quant.fp8.rows) {
+        /* Tables of words have scales for the blocks of each row, others one scale. */
+        uint64_t blocks = div_up(it.cols, s->quant.fp8.cols);
+        const struct tensor scales = describe(DTYPE_F8_E8M0, it.rows, blocks, it.rows * blocks);
+        rc = c->table.n_words ? add_tensor(s, it.name, ".scale", &scales, e) : 0;
+        return rc < 0 ? rc : add_tensor(s, it.name, ".weight", &codes, e);
+    }
     struct quant_entry entry = {QUANT_AFFINE, 4, QUANT_DEFAULT_GROUP};
     int said = s->quant.block ? look_up(s, it.name, &entry, e) : QUANT_SAID_NOTHING;
     if (said < 0)

@@ -109,6 +109,9 @@ sed '0,/{/s//{"quantization_config": {"quant_method": "fp8", "weight_block_size"
     tests/models/families/qw4-plain/config.json >"$tmp/fp8/config.json"
 run 0 "$MOEFLUX" inspect "$tmp/fp8/config.json" --no-measure --json --device cpu
 json_is 'j["table_bytes"]' $((1280 * 32))
+# Rows of words have scales of their own.
+run 0 "$MOEFLUX" inspect tests/models/sources/v41/hf/config.json --no-measure --json --device cpu
+json_is 'j["table_bytes"]' $((608 * 33))
 
 claim a_configuration_without_a_table_has_the_formats_that_convert_makes
 for dir in families/qw4-plain families/qw4-odd families/glm5-plain families/glm5-odd families/dsv32 \
