@@ -105,6 +105,16 @@ struct part_config *config_add_part(struct config *c, enum part_kind kind)
     return p;
 }
 
+void config_add_ngrams(struct config *c, struct config_layer *layer, const struct ngram_config *n)
+{
+    struct part_config *p = config_add_part(c, PART_NGRAMS);
+    p->ngrams = *n;
+    layer->blocks[2] = layer->blocks[1];
+    layer->blocks[1] = layer->blocks[0];
+    layer->blocks[0] = (struct config_block){.part = (uint32_t)(p - c->parts)};
+    layer->n_blocks++;
+}
+
 /* Returns the only description of this kind; adds it if there is none. */
 static struct part_config *only(struct config *c, enum part_kind kind)
 {

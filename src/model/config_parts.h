@@ -56,6 +56,8 @@ void config_need(struct json_view *v, const char *key);
 
 /* Adds a description of a part and returns it; its fields are 0. */
 struct part_config *config_add_part(struct config *c, enum part_kind kind);
+/* Adds rows of an n-gram table before a layer's two blocks. */
+void config_add_ngrams(struct config *c, struct config_layer *layer, const struct ngram_config *n);
 /* Makes layer i two blocks: norm and this mixer, norm and a feed-forward part. */
 void config_set_layer(struct config *c, uint32_t i, const struct part_config *mixer, bool has_experts);
 /* Makes layer i one block: a norm and the only part of this kind. */

@@ -286,13 +286,8 @@ static void read_tables(struct config *c, struct json_view *v)
             return;
         n.table.seed = (uint64_t)SEED_STEP * layer;
         check_rows(v, &n.table, rows);
-        struct part_config *p = config_add_part(c, PART_NGRAMS);
-        p->ngrams = n;
+        config_add_ngrams(c, y, &n);
         n.table.index++;
-        y->blocks[2] = y->blocks[1];
-        y->blocks[1] = y->blocks[0];
-        y->blocks[0] = (struct config_block){.part = (uint32_t)(p - c->parts)};
-        y->n_blocks++;
     }
 }
 

@@ -117,14 +117,8 @@ static void read_tables(struct config *c, struct json_view *v)
                             "%s: ple_layer_ids: several layers, expected one with ple_rows", v->where);
             return;
         }
-        struct part_config *p = config_add_part(c, PART_NGRAMS);
-        struct config_layer *y = &c->layers[i];
-        p->ngrams = n;
+        config_add_ngrams(c, &c->layers[i], &n);
         n.table.index++;
-        y->blocks[2] = y->blocks[1];
-        y->blocks[1] = y->blocks[0];
-        y->blocks[0] = (struct config_block){.part = (uint32_t)(p - c->parts)};
-        y->n_blocks++;
     }
 }
 
