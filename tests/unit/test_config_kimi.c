@@ -97,7 +97,7 @@ static void the_published_model_has_eight_blocks(void **state)
     char kda[512] = "[";
     for (int i = 1; i <= 92; i++)
         if (i % 4 != 0)
-            snprintf(kda + strlen(kda), 8, "%s%d", i > 1 ? "," : "", i);
+            snprintf(kda + strlen(kda), sizeof kda - strlen(kda), "%s%d", i > 1 ? "," : "", i);
     strcat(kda, "]");
     set(root, "num_hidden_layers", "93");
     set(root, "attn_res_block_size", "12");
