@@ -126,8 +126,9 @@ int tools_check_model(const struct generator *s, const char *where, struct moefl
         return 0;
     return err_set(
         e, ERR_UNSUPPORTED,
-        "%s: tools: the chat template of %s has no form of calls that is known (Qwen3's, "
-        "Qwen3.5's, DeepSeek-V3's to V4's, Kimi-K2's, GLM-4.5's, MiniMax-M2's, Gemma 4's and gpt-oss's are)",
+        "%s: tools: the chat template of %s has no form of calls that is known (those of DeepSeek-V3 to "
+        "V4.1, "
+        "Gemma 4, GLM-4.5 to 5, gpt-oss, Kimi-K2 and K3, MiniMax-M2 and M3, Qwen3 and Qwen3.5 are)",
         where, s->dir);
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/err.h"
 #include "base/str.h"
 #include "chats.h"
 #include "check.h"
@@ -443,6 +444,100 @@ static void deepseek_v41_has_system_texts_anywhere_and_says_how_much_it_thinks(v
 #undef SYSTEM_TEXT
 }
 
+/* ---- tools that the template leaves out ---- */
+
+#define CALLS_BEGIN "<｜tool▁calls▁begin｜>"
+#define CALL_BEGIN  "<｜tool▁call▁begin｜>"
+#define SEP         "<｜tool▁sep｜>"
+#define ENDS        "<｜tool▁call▁end｜>"
+/* What makes the form of the calls known: templates write old ones. */
+#define OLD_CALLS(more)                                                                                      \
+    "{% for m in messages if m.tool_calls %}{{ '" CALLS_BEGIN CALL_BEGIN more "' }}{% endfor %}"
+#define TOOLS                                                                                                \
+    "[{\"type\": \"function\", \"function\": {\"name\": \"f\", \"description\": \"Does it.\", "              \
+    "\"parameters\": {\"type\": \"object\", \"properties\": {\"s\": {\"type\": \"string\"}}}}}, "            \
+    "{\"type\": \"function\", \"function\": {\"name\": \"g\"}}]"
+#define TOLD(call)                                                                                           \
+    "## Tools\nYou have access to the following tools:\n\n### f\nDescription: Does it.\n\nParameters: "      \
+    "{\"type\": \"object\", \"properties\": {\"s\": {\"type\": \"string\"}}}\n\n### g\nDescription: \n\n"    \
+    "Parameters: {}\n\nIMPORTANT: ALWAYS adhere to this exact format for tool use:\n" CALLS_BEGIN CALL_BEGIN \
+        call ENDS "{additional_tool_calls}<｜tool▁calls▁end｜>\n\nWhere:\n- `tool_call_name` must be " \
+    "an exact match to one of the available tools\n- `tool_call_arguments` must be valid JSON that "         \
+    "strictly follows the tool's Parameters Schema\n- For multiple tool calls, chain them directly "         \
+    "without separators or spaces"
+
+static void expect_told(const struct chat *c, json_t *messages, const char *want, size_t n_tags)
+{
+    struct moeflux_err e = {0};
+    struct token_list got = {0};
+    json_t *tools = conversation(TOOLS);
+    struct chat_prompt p = {.messages = messages, .tools = tools, .opens_answer = true};
+    struct chat_text text = {0};
+    check_ok(chat_render(c, &p, &text, &e), &e);
+    assert_string_equal(str_text(&text.text), want);
+    check_ok(chat_prompt_tokens(c, &p, &got, NULL, &e), &e);
+    size_t n = 0;
+    for (size_t i = 0; i < got.n; i++)
+        n += got.ids[i] == tokenizer_added_id(c->tokenizer, CALLS_BEGIN);
+    assert_int_equal(n, n_tags);
+    chat_text_free(&text);
+    token_list_free(&got);
+    json_decref(messages);
+    json_decref(tools);
+}
+
+static void tools_that_a_template_leaves_out_stand_behind_the_system_text(void **state)
+{
+    static const char with_calls[] =
+        "{% if not thinking is defined %}{% set thinking = false %}{% endif %}{{ bos_token }}" SYSTEM
+            OLD_CALLS("") TURNS("</think>") OPENS("{{ '<think>' if thinking else '</think>' }}"),
+                      of_v3[] = "{{ bos_token }}" SYSTEM OLD_CALLS("```json") TURNS("") OPENS("");
+    (void)state;
+    struct tokenizer *t = open_with(true, with_calls);
+    struct chat c;
+    start(&c, t, CHAT_THINKING_AUTO);
+    assert_true(c.leaves_tools_out);
+    expect_told(&c, chats_messages("system", "Be brief.", "user", "hi"),
+                BEGIN "Be brief.\n\n" TOLD("tool_call_name" SEP "tool_call_arguments") USER "hi" ASSISTANT
+                                                                                            "</think>",
+                1);
+    /* The tags of the shown call are control tokens; a user's are not. */
+    expect_told(&c, chats_messages("user", CALLS_BEGIN),
+                BEGIN TOLD("tool_call_name" SEP "tool_call_arguments") USER CALLS_BEGIN ASSISTANT "</think>",
+                1);
+    chats_expect(&c, chats_messages("user", "hi"), BEGIN USER "hi" ASSISTANT "</think>");
+    chat_free(&c);
+    tokenizer_free(t);
+    t = open_with(true, of_v3);
+    start(&c, t, CHAT_THINKING_AUTO);
+    expect_told(&c, chats_messages("user", "hi"),
+                BEGIN TOLD("function" SEP "tool_call_name\n```json\ntool_call_arguments\n```") USER
+                "hi" ASSISTANT,
+                1);
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+static void tools_of_an_unknown_form_that_a_template_leaves_out_are_refused(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(true, V31);
+    struct moeflux_err e = {0};
+    struct chat_text text = {0};
+    struct chat c;
+    start(&c, t, CHAT_THINKING_AUTO);
+    json_t *messages = chats_messages("user", "hi"), *tools = conversation(TOOLS);
+    struct chat_prompt p = {.messages = messages, .tools = tools, .opens_answer = true};
+    assert_int_equal(chat_render(&c, &p, &text, &e), ERR_UNSUPPORTED);
+    assert_string_equal(e.text,
+                        "chat template: it leaves tools out, and how its calls are taught is not known");
+    chat_text_free(&text);
+    json_decref(messages);
+    json_decref(tools);
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -457,6 +552,8 @@ int main(void)
         cmocka_unit_test(deepseek_v32_writes_its_turns_without_a_template),
         cmocka_unit_test(deepseek_v32_thinks_between_its_calls),
         cmocka_unit_test(deepseek_v4_thinks_between_its_calls_and_drops_old_thoughts),
+        cmocka_unit_test(tools_that_a_template_leaves_out_stand_behind_the_system_text),
+        cmocka_unit_test(tools_of_an_unknown_form_that_a_template_leaves_out_are_refused),
         cmocka_unit_test(deepseek_v41_has_system_texts_anywhere_and_says_how_much_it_thinks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

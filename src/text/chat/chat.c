@@ -10,6 +10,8 @@
 #include "text/chat/harmony.h"
 #include "text/chat/probe.h"
 #include "text/chat/sections.h"
+#include "text/chat/tool_calls.h"
+#include "text/chat/tool_text.h"
 #include "text/jinja/jinja.h"
 #include "text/utf8.h"
 
@@ -75,6 +77,8 @@ int chat_render(const struct chat *c, const struct chat_prompt *p, struct chat_t
     const struct jinja *template = p->tools && c->tool_template ? c->tool_template : c->template;
     if (p->continues)
         return continue_render(c, p, out, e);
+    if (p->tools && c->leaves_tools_out)
+        return tool_text_render(c, p, out, e);
     json_t *context = context_of(c, p);
     if (!context)
         return fail_memory(e);
@@ -262,6 +266,8 @@ int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enu
         rc = probe_thinking(c, e);
     if (rc == 0)
         rc = probe_tail(c, e);
+    if (rc == 0)
+        rc = tool_text_open(c, tool_form_of(t, family), e);
     if (rc < 0)
         chat_free(c);
     return rc;
@@ -271,6 +277,7 @@ void chat_free(struct chat *c)
 {
     jinja_free(c->template);
     jinja_free(c->tool_template);
+    jinja_free(c->tool_list);
     json_decref(c->switches);
     token_list_free(&c->tail);
     *c = (struct chat){0};

@@ -211,12 +211,13 @@ static int read_kimi(struct tool_calls *t)
 
 /* ---- the families ---- */
 
+#define DEEPSEEK_SEP "<" BAR "tool" BLOCK "sep" BAR ">"
 #define DEEPSEEK_TAGS                                                                                        \
     .section_open = "<" BAR "tool" BLOCK "calls" BLOCK "begin" BAR ">",                                      \
     .section_close = "<" BAR "tool" BLOCK "calls" BLOCK "end" BAR ">",                                       \
     .call_open = "<" BAR "tool" BLOCK "call" BLOCK "begin" BAR ">",                                          \
-    .call_close = "<" BAR "tool" BLOCK "call" BLOCK "end" BAR ">",                                           \
-    .separator = "<" BAR "tool" BLOCK "sep" BAR ">", .fence_close = "```", .read = read_deepseek
+    .call_close = "<" BAR "tool" BLOCK "call" BLOCK "end" BAR ">", .separator = DEEPSEEK_SEP,                \
+    .fence_close = "```", .read = read_deepseek
 
 #define TAGGED .call_open = "<tool_call>", .call_close = "</tool_call>", .padding = "\n", .between = "\n"
 
@@ -295,11 +296,13 @@ const struct tool_form tool_forms[] = {
      DEEPSEEK_TAGS,
      .padding = "",
      .between = "\n",
+     .example = "function" DEEPSEEK_SEP "tool_call_name\n```json\ntool_call_arguments\n```",
      .write = tool_write_deepseek3},
     {.marks = {"<" BAR "tool" BLOCK "call" BLOCK "begin" BAR ">"},
      DEEPSEEK_TAGS,
      .padding = "",
      .between = "",
+     .example = "tool_call_name" DEEPSEEK_SEP "tool_call_arguments",
      .write = tool_write_deepseek31},
     {.marks = {HARMONY_MESSAGE, "<|channel|>"},
      .call_open = HARMONY_CALL,
