@@ -256,6 +256,21 @@ err_has '^moeflux: 1 of the requests failed in an earlier run (--retry-failed'
 # The error is another shard's.
 run 0 "$MOEFLUX" "$@" --batch "$tmp/bad" -o "$tmp/results" --shard 1/2
 
+claim a_second_line_of_an_id_fails_in_every_run
+for form in '{"id": "a", "prompt": "What is 1 + 1?"}' \
+    '{"custom_id": "a", "method": "POST", "url": "/v1/completions", "body": {"prompt": "2", "max_tokens": 1}}'; do
+    printf '%s\n%s\n' "$form" "$form" >"$tmp/bad"
+    rm -f "$tmp/results"
+    run 1 "$MOEFLUX" "$@" --batch "$tmp/bad" -o "$tmp/results"
+    err_has '^moeflux: 1 answered, 1 failed; '
+    run 1 "$MOEFLUX" "$@" --batch "$tmp/bad" -o "$tmp/results"
+    err_has '^moeflux: 0 answered, 0 failed, 2 there already'
+    err_has '^moeflux: 1 of the requests failed in an earlier run'
+    run 1 "$MOEFLUX" "$@" --batch "$tmp/bad" -o "$tmp/results" --retry-failed
+    err_has '^moeflux: 0 answered, 1 failed, 1 there already'
+    results_are 'len(r)' 2
+done
+
 claim a_half_written_result_is_computed_again
 for cut in 1 40 $(($(tail -n 1 "$tmp/eight" | wc -c) - 1)); do
     head -c -"$cut" "$tmp/eight" >"$tmp/results"

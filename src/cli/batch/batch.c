@@ -155,16 +155,16 @@ static int take_line(struct batch *b, const char *text, size_t len, struct moefl
     if (!item)
         return rc;
     b->items[b->n_items++] = item;
+    if (!rc)
+        rc = remember(b, &item->line, e);
     if (rc == ERR_MEMORY)
         return rc;
-    if (results_has(&b->results, item->line.key, &failed)) {
+    if (results_take(&b->results, item->line.key, !rc, &failed)) {
         b->n_there++;
         b->n_there_failed += failed;
         drop_item(b, b->n_items - 1);
         return 0;
     }
-    if (!rc)
-        rc = remember(b, &item->line, e);
     if (!rc)
         tell_skipped_tool(b, item->line.skipped_tool);
     if (!rc)

@@ -58,6 +58,14 @@ static bool has_other_settings(struct results *r, const json_t *settings, unsign
     return true;
 }
 
+/* Counts a result. Two lines of the requests may have one id: the first has an answer, the other an error. */
+static int keep(struct results *r, const char *key, bool failed)
+{
+    json_int_t n = json_integer_value(json_object_get(r->errors, key));
+    return failed ? json_object_set_new(r->errors, key, json_integer(n + 1))
+                  : json_object_set_new(r->answered, key, json_true());
+}
+
 /* Stores a line's key, if the result is wanted. number: the line's in the file, from 1. */
 static enum line_kind take_line(struct results *r, const char *text, size_t len, unsigned long long number)
 {
@@ -67,7 +75,7 @@ static enum line_kind take_line(struct results *r, const char *text, size_t len,
     json_t *id = root ? owner_of(root, &line, &failed) : NULL;
     bool wanted = id && !(r->retry && failed);
     char *key = wanted ? json_id_key(id, line) : NULL;
-    if (wanted && (!key || json_object_set_new(r->there, key, json_boolean(!failed)) < 0))
+    if (wanted && (!key || keep(r, key, failed) < 0))
         id = NULL;
     bool is_other = wanted && id && has_other_settings(r, json_object_get(root, "settings"), number);
     free(key);
@@ -226,8 +234,9 @@ int results_open(struct results *r, const struct options *o, const json_t *setti
                           .retry = o->retry_failed,
                           .mix = o->mix,
                           .settings = o->output ? settings : NULL,
-                          .there = json_object()};
-    if (!r->there)
+                          .answered = json_object(),
+                          .errors = json_object()};
+    if (!r->answered || !r->errors)
         return err_set(e, ERR_MEMORY, "out of memory for the results");
     return o->output ? open_file(r, e) : 0;
 }
@@ -244,11 +253,13 @@ int results_check_model(const struct results *r, struct moeflux_err *e)
         r->path, r->model_line, json_string_value(r->model), json_string_value(own));
 }
 
-bool results_has(const struct results *r, const char *key, bool *failed)
+bool results_take(struct results *r, const char *key, bool answerable, bool *failed)
 {
-    const json_t *there = json_object_get(r->there, key);
-    *failed = json_is_false(there);
-    return there != NULL;
+    json_t *n = json_object_get(r->errors, key);
+    *failed = !(answerable && json_object_get(r->answered, key));
+    if (!*failed)
+        return true;
+    return json_integer_value(n) > 0 && json_integer_set(n, json_integer_value(n) - 1) == 0;
 }
 
 /* Appends a line, which is an object, with the settings as its last member. */
@@ -305,7 +316,8 @@ int results_close(struct results *r, struct moeflux_err *e)
         rc = file_sync_parent(r->path, e);
     if (r->fd >= 0 && close(r->fd) < 0 && errno != EINTR && !rc)
         rc = err_errno(e, ERR_IO, "%s: close", r->path);
-    json_decref(r->there);
+    json_decref(r->answered);
+    json_decref(r->errors);
     json_decref(r->model);
     *r = (struct results){.fd = -1};
     return rc;

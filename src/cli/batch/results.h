@@ -17,8 +17,8 @@ struct results {
     bool failed;              /* a write failed: nothing more is written */
     bool retry;               /* failed results are removed and computed again */
     unsigned long n_unwanted; /* failed results that the file had */
-    /* keys (json_id_key) of the results that the file had; true: with an answer, false: with an error */
-    struct json_t *there;
+    struct json_t *answered;  /* keys (json_id_key) of the answers that the file had */
+    struct json_t *errors;    /* key -> number of the errors that it had and that results_take has not given */
     const struct json_t *settings; /* what every result gets and those of the file must have; NULL: nothing */
     bool mix;                      /* those of the file may have others */
     char difference[256];          /* what is different in the last line that was read; empty: nothing */
@@ -38,8 +38,9 @@ int results_open(struct results *r, const struct options *o, const struct json_t
  * was set. */
 int results_check_model(const struct results *r, struct moeflux_err *e);
 
-/* Whether an earlier run has answered the request with this key. *failed: with an error. */
-bool results_has(const struct results *r, const char *key, bool *failed);
+/* Whether the file has a result of the request with this key. A request that cannot be answered has an error
+ * only: each error is the result of one request. *failed: it is an error. */
+bool results_take(struct results *r, const char *key, bool answerable, bool *failed);
 
 /* Writes one line immediately. A line that cannot be written whole is removed again. ERR_IO, also for every
  * line after a failed one; ERR_MEMORY. */
