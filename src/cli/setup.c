@@ -188,6 +188,14 @@ int setup_chat(struct loaded *l, const struct options *o, struct moeflux_err *e)
     return rc ? rc : chat_template_use(t, l->chat, e);
 }
 
+int setup_check_context(const struct options *o, uint32_t own, struct moeflux_err *e)
+{
+    return o->ctx_size > own
+               ? err_set(e, ERR_USAGE, "-c: %lld tokens, expected 1 to %u, the model's own maximum",
+                         (long long)o->ctx_size, own)
+               : 0;
+}
+
 static int draw_seed(struct loaded *l, const struct options *o, struct moeflux_err *e)
 {
     struct moeflux_err why;

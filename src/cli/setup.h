@@ -41,6 +41,9 @@ int setup_chat(struct loaded *l, const struct options *o, struct moeflux_err *e)
 int setup_need_tokenizer(const struct loaded *l, const struct options *o, const char *what,
                          struct moeflux_err *e);
 
+/* Checks --ctx-size. own: the model's maximum, in tokens. ERR_USAGE. */
+int setup_check_context(const struct options *o, uint32_t own, struct moeflux_err *e);
+
 /* Makes the session, and draws a seed if none is given. max_context: tokens; 0: the default. */
 int setup_start(struct loaded *l, const struct options *o, uint32_t max_context, struct moeflux_err *e);
 

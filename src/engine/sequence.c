@@ -67,7 +67,7 @@ int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, u
     *out = NULL;
     uint32_t limit = m->stages[0].view.max_context;
     if (max_context == 0 || max_context > limit)
-        return err_set(e, ERR_USAGE, "a context of %u tokens, expected 1 to %u, the model's own maximum",
+        return err_set(e, ERR_USAGE, "`context`: %u tokens, expected 1 to %u, the model's own maximum",
                        max_context, limit);
     sequence_free_closed(m); /* there may be too little memory for both */
     struct moeflux_session *s = mem_new(1, sizeof *s, e);

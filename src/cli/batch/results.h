@@ -18,7 +18,7 @@ struct results {
     bool retry;               /* failed results are removed and computed again */
     unsigned long n_unwanted; /* failed results that the file had */
     struct json_t *answered;  /* keys (json_id_key) of the answers that the file had */
-    struct json_t *errors;    /* key -> number of the errors that it had and that results_take has not given */
+    struct json_t *errors; /* key -> number of the errors that it had and that results_take has not given */
     const struct json_t *settings; /* what every result gets and those of the file must have; NULL: nothing */
     bool mix;                      /* those of the file may have others */
     char difference[256];          /* what is different in the last line that was read; empty: nothing */

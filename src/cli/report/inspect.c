@@ -16,6 +16,7 @@
 #include "cli/report/speed.h"
 #include "cli/report/stats.h"
 #include "cli/report/use.h"
+#include "cli/setup.h"
 #include "engine/lab/lab.h"
 #include "moeflux.h"
 
@@ -235,7 +236,9 @@ static int inspect_model(struct inspection *f, const struct options *o, struct m
     if (n_parts < 0)
         return n_parts;
     f->n_parts = (uint32_t)n_parts;
-    rc = moeflux_make_plan(&engine, &f->plan, &f->no_plan);
+    rc = setup_check_context(o, f->needs.max_context, &f->no_plan);
+    if (!rc)
+        rc = moeflux_make_plan(&engine, &f->plan, &f->no_plan);
     exit_name_flags(&f->no_plan);
     if (rc == ERR_USAGE) {
         *e = f->no_plan;

@@ -9,6 +9,7 @@
 #include "cli/options/options.h"
 #include "cli/output.h"
 #include "cli/report/facts.h"
+#include "cli/setup.h"
 #include "moeflux.h"
 
 static void experts(const struct facts *f, const char *title, uint64_t n, const struct moeflux_plan *p)
@@ -156,9 +157,14 @@ struct json_t *plan_report_json(const struct moeflux_plan *p)
 int plan_report_run(const struct options *o, struct output *out, struct moeflux_err *e)
 {
     struct moeflux_plan p;
+    struct moeflux_needs needs;
     struct moeflux_options engine = {0};
     options_engine(o, &engine);
-    int rc = moeflux_make_plan(&engine, &p, e);
+    int rc = moeflux_get_needs_with(&engine, &needs, e);
+    if (!rc)
+        rc = setup_check_context(o, needs.max_context, e);
+    if (!rc)
+        rc = moeflux_make_plan(&engine, &p, e);
     if (rc)
         return rc;
     if (o->json) {
