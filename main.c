@@ -143,17 +143,33 @@ static int serve(const struct options *o, const struct term *t, struct moeflux_e
     return rc;
 }
 
+static int check_model(const struct options *o, struct moeflux_err *e)
+{
+    const char *model = o->verb != VERB_CONVERT ? o->model : o->dst ? o->src : NULL;
+    bool plans = o->verb == VERB_INSPECT || o->verb == VERB_PLAN || o->verb == VERB_DOCTOR;
+    int rc = model ? which_model_check(model, plans, e) : 0;
+    /* A word after `run` may be the name of a model of Ollama. */
+    if (!rc && model && o->foreign.takes_operands)
+        rc = which_model_require(model, e);
+    return rc;
+}
+
+/* Finds the model. The doctor's page says what is wrong with it. */
+static int find_model(struct options *o, struct moeflux_err *e)
+{
+    int rc = o->help ? 0 : hub_use(o, e);
+    if (!rc && !o->help)
+        rc = check_model(o, e);
+    if (!rc || o->verb != VERB_DOCTOR)
+        return rc ? rc : options_take_model(o, e);
+    o->model_fault = *e;
+    return 0;
+}
+
 static int dispatch(const struct options *o, const struct term *t, struct output *out, struct moeflux_err *e)
 {
     if (o->help)
         return verbs_help(o, out, e);
-    const char *model = o->verb != VERB_CONVERT ? o->model : o->dst ? o->src : NULL;
-    bool plans = o->verb == VERB_INSPECT || o->verb == VERB_PLAN || o->verb == VERB_DOCTOR;
-    if (model && which_model_check(model, plans, e))
-        return (int)e->code;
-    /* A word after `run` may be the name of a model of Ollama. */
-    if (model && o->foreign.takes_operands && which_model_require(model, e))
-        return (int)e->code;
     bool evaluates = o->verb == VERB_RUN || o->verb == VERB_BATCH || o->verb == VERB_SERVE ||
                      o->verb == VERB_BENCH || o->verb == VERB_PERPLEXITY;
     if (evaluates && place_check_outputs(o, e))
@@ -212,10 +228,8 @@ int main(int argc, char **argv)
         t.out_dress = o.color == 1;
     if (!rc && o.log_level >= EXIT_INFO)
         say_text(&o.foreign.notes);
-    if (!rc && !o.help)
-        rc = hub_use(&o, &e);
     if (!rc)
-        rc = options_take_model(&o, &e);
+        rc = find_model(&o, &e);
     if (!rc) {
         startup_skip_software_drivers(&o);
         rc = dispatch(&o, &t, &out, &e);

@@ -79,6 +79,8 @@ static void fill_needs(const struct model_dir *d, enum kv_type type, struct moef
                                   .table_bytes = d->table_bytes,
                                   .expert_bytes = d->expert_bytes,
                                   .one_expert_bytes = d->max_expert_bytes};
+    if (d->tokenizer_path)
+        snprintf(out->tokenizer_path, sizeof out->tokenizer_path, "%s", d->tokenizer_path);
     snprintf(out->architecture, sizeof out->architecture, "%s", c->family->name);
     format_text_experts(d, out->expert_formats, sizeof out->expert_formats);
     format_text_dense(d, out->dense_formats, sizeof out->dense_formats);

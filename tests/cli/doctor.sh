@@ -62,6 +62,46 @@ err_line "$tmp/home/secret/none"
 out_has '^Problem: MODEL: '
 out_lacks secret
 
+claim a_model_that_cannot_answer_is_a_problem
+# broken STATUS PATTERN MODEL [FLAG]...: the page is whole and its problem has the pattern; as JSON, too.
+broken() {
+    want_status=$1 pattern=$2
+    shift 2
+    run "$want_status" "$MOEFLUX" doctor --device cpu --no-selftest --no-measure -m "$@"
+    out_has '^  self-test  *not run$'
+    out_has "^Problem: $pattern"
+    out_lacks "$tmp"
+    run "$want_status" "$MOEFLUX" doctor --device cpu --no-selftest --no-measure --json -m "$@"
+    json_is 'j["healthy"], len(j["problem"]) > 0, j["memory_bytes"] > 0' '(False, True, True)'
+    out_lacks "$tmp"
+}
+# copy NAME: a copy of the model that may be damaged.
+copy() {
+    cp -r "$model" "$tmp/$1"
+    chmod -R u+w "$tmp/$1"
+}
+copy words
+printf '{' >"$tmp/words/tokenizer.json"
+broken 1 'MODEL/tokenizer.json' "$tmp/words"
+copy template
+printf '{{ foo' >"$tmp/template/chat_template.jinja"
+broken 1 'MODEL/tokenizer.json: .*template' "$tmp/template"
+broken 2 '-c: 100000 tokens, .* 8192' "$model" -c 100000
+mkdir "$tmp/empty" "$tmp/gguf"
+broken 1 'MODEL: no model' "$tmp/empty"
+cp tests/models/gguf/gemma4.gguf "$tmp/gguf"
+broken 1 'MODEL: .*GGUF' "$tmp/gguf"
+HF_HUB_CACHE=$tmp/hub broken 1 '.*moeflux get' some/name
+
+claim the_problem_has_no_name_of_a_directory
+(cd "$tmp" && rm -f words/*.safetensors && mv words w)
+cd "$tmp" && run 1 "$MOEFLUX" doctor --device cpu --no-selftest --no-measure -m w && cd "$OLDPWD"
+out_has '^Problem: MODEL/'
+run 0 "$MOEFLUX" convert "$model" "$tmp/first" --spread "$tmp/secret"
+mv "$tmp/secret" "$tmp/moved"
+broken 1 'DIR' "$tmp/first"
+out_lacks secret
+
 claim a_device_that_cannot_be_used_is_a_problem_of_a_whole_page
 run 2 "$MOEFLUX" doctor --device cpu,nonesuch --no-selftest --no-measure
 out_has '^device  *cpu'

@@ -6,13 +6,13 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/err.h"
 #include "cli/options/defaults.h"
 #include "cli/options/flags.h"
 #include "cli/options/foreign.h"
 #include "cli/options/number.h"
 #include "moeflux_chat.h"
 
-struct moeflux_err;
 struct str;
 struct moeflux_options;
 
@@ -44,6 +44,8 @@ struct options {
     char *hub_path; /* the snapshot that `model` or `src` stands for; NULL: none */
     struct defaults defaults;
     struct foreign foreign; /* the words that were parsed, and notes on them for the user */
+
+    struct moeflux_err model_fault; /* doctor: why the model is no model; code 0: it may be one */
 
     const char *model, *device, *cpu_isa, *usage, *pin, *trace;
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */

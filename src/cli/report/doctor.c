@@ -15,10 +15,12 @@
 #include "cli/output.h"
 #include "cli/report/doctor_device.h"
 #include "cli/report/facts.h"
+#include "cli/report/hide_paths.h"
 #include "cli/report/plan.h"
 #include "cli/report/speed.h"
+#include "cli/setup.h"
 #include "engine/lab/lab.h"
-#include "moeflux.h"
+#include "moeflux_chat.h"
 
 enum { MAX_LISTED = 32 };
 
@@ -41,26 +43,6 @@ struct doctor {
     char problem[sizeof((struct moeflux_err *)0)->text]; /* its text for the page, without paths */
 };
 
-/* Replaces each `what` of the text by `by`, which is not longer. */
-static void replace(char *text, const char *what, const char *by)
-{
-    size_t n = strlen(what), m = strlen(by);
-    for (char *at = n >= m && n > 1 ? strstr(text, what) : NULL; at; at = strstr(at + m, what)) {
-        memcpy(at, by, m);
-        memmove(at + m, at + n, strlen(at + n) + 1);
-    }
-}
-
-/* Takes the model's path and the home directory out of a message. */
-static void hide_paths(char *text, const struct options *o)
-{
-    const char *home = getenv("HOME");
-    if (o->model)
-        replace(text, o->model, strlen(o->model) < 5 ? "-m" : "MODEL");
-    if (home)
-        replace(text, home, "~");
-}
-
 /* Keeps the first problem. */
 static void note(struct doctor *d, const struct options *o, const struct moeflux_err *e)
 {
@@ -69,7 +51,7 @@ static void note(struct doctor *d, const struct options *o, const struct moeflux
     d->first = *e;
     exit_name_flags(&d->first);
     snprintf(d->problem, sizeof d->problem, "%s", d->first.text);
-    hide_paths(d->problem, o);
+    hide_paths(d->problem, sizeof d->problem, o);
 }
 
 /* --- what is looked at --- */
@@ -87,28 +69,46 @@ static void look_at_devices(struct doctor *d, const struct options *o, const str
         d->devices[i].about = all[i];
         if (doctor_device_measure(&d->devices[i], o, engine, t, &e) < 0)
             note(d, o, &e);
-        hide_paths(d->devices[i].fault, o);
+        hide_paths(d->devices[i].fault, sizeof d->devices[i].fault, o);
     }
     free(all);
+}
+
+/* Opens what a prompt needs in addition to the weights. A model without a tokenizer takes token ids. */
+static int check_text(const struct doctor *d, struct moeflux_err *e)
+{
+    struct moeflux_tokenizer *t = NULL;
+    struct moeflux_err why = {0};
+    if (!d->needs.tokenizer_path[0])
+        return 0;
+    int rc = moeflux_tokenizer_open(&t, d->needs.tokenizer_path, e);
+    const char *template = rc ? NULL : moeflux_tokenizer_chat_template(t);
+    if (template && (rc = moeflux_template_check(template, &why)))
+        err_set(e, rc, "%s: %s", d->needs.tokenizer_path, why.text);
+    moeflux_tokenizer_close(t);
+    return rc;
 }
 
 static void look_at_model(struct doctor *d, const struct options *o, const struct moeflux_options *engine)
 {
     struct moeflux_err e = {0};
-    if (moeflux_get_needs_with(engine, &d->needs, &e) < 0) {
-        note(d, o, &e);
+    if (o->model_fault.code || moeflux_get_needs_with(engine, &d->needs, &e) < 0) {
+        note(d, o, o->model_fault.code ? &o->model_fault : &e);
         return;
     }
     d->has_model = true;
-    if (moeflux_make_plan(engine, &d->plan, &d->no_plan) < 0)
+    if (setup_check_context(o, d->needs.max_context, &d->no_plan) < 0 ||
+        moeflux_make_plan(engine, &d->plan, &d->no_plan) < 0)
         note(d, o, &d->no_plan);
     exit_name_flags(&d->no_plan);
-    hide_paths(d->no_plan.text, o);
+    hide_paths(d->no_plan.text, sizeof d->no_plan.text, o);
+    if (check_text(d, &e) < 0)
+        note(d, o, &e);
     d->measured = !o->no_measure;
     if (d->measured && lab_measure(engine, &d->speeds, &e) < 0)
         note(d, o, &e);
-    hide_paths(d->speeds.disk_how, o);
-    hide_paths(d->speeds.device_fault, o);
+    hide_paths(d->speeds.disk_how, sizeof d->speeds.disk_how, o);
+    hide_paths(d->speeds.device_fault, sizeof d->speeds.device_fault, o);
 }
 
 static void look(struct doctor *d, const struct options *o, const struct term *t)
