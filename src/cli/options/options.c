@@ -467,6 +467,34 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
     return rc;
 }
 
+/* Returns fresh memory: the last part of a path without slashes at its end. NULL: the path has none, or no
+ * memory. */
+static char *last_part(const char *path)
+{
+    size_t end = strlen(path);
+    while (end > 0 && path[end - 1] == '/')
+        end--;
+    size_t at = end;
+    while (at > 0 && path[at - 1] != '/')
+        at--;
+    bool is_dots = strncmp(path + at, "..", end - at) == 0 && end - at <= 2;
+    char *name = is_dots ? NULL : mem_text(path + at, NULL);
+    if (name)
+        name[end - at] = '\0';
+    return name;
+}
+
+/* Completion writes "tiny/", and "." has its name elsewhere. */
+static int name_model(struct options *o, struct moeflux_err *e)
+{
+    char *name = last_part(o->model), *real = name ? NULL : realpath(o->model, NULL);
+    if (!name)
+        name = last_part(real ? real : "");
+    o->model_name = name ? name : mem_text(o->model, e);
+    free(real);
+    return o->model_name ? 0 : ERR_MEMORY;
+}
+
 /* Checks the word without a flag: it may only follow --selftest. is_first: it is the first argument. */
 static int check_word(const struct options *o, bool is_first, struct moeflux_err *e)
 {
@@ -528,6 +556,8 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     if (rc)
         return rc;
     rc = check_options(o, e);
+    if (!rc && o->model)
+        rc = name_model(o, e);
     if (rc == ERR_USAGE)
         defaults_explain(&o->defaults, e);
     return rc;
@@ -540,6 +570,7 @@ void options_free(struct options *o)
     free(o->breakers);
     free(o->secret_key);
     free(o->hub_path);
+    free(o->model_name);
 }
 
 int options_take_model(struct options *o, struct moeflux_err *e)
@@ -590,8 +621,7 @@ int options_setting(const struct options *base, int argc, char **argv, struct op
 
 const char *options_model_name(const struct options *o)
 {
-    const char *slash = strrchr(o->model, '/');
-    return o->alias ? o->alias : slash && slash[1] ? slash + 1 : o->model;
+    return o->alias ? o->alias : o->model_name;
 }
 
 const char *options_cpu_isa(const struct options *o)

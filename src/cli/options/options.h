@@ -47,6 +47,7 @@ struct options {
 
     struct moeflux_err model_fault; /* doctor: why the model is no model; code 0: it may be one */
 
+    char *model_name; /* owned: the name of the model's directory or file */
     const char *model, *device, *cpu_isa, *usage, *pin, *trace;
     int expert_io, prefetch, cache_policy, kv_type, prompt_type; /* enums of moeflux.h */
     struct expert_place experts;
