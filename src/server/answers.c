@@ -139,6 +139,25 @@ static bool count_token(void *ctx, uint32_t idx, const struct moeflux_piece *p)
     return true;
 }
 
+/* Whether the next request may fail as well: a file of the model is damaged, or a disk or a device fails. A
+ * device that is lost is opened again (serve.h). */
+static bool is_own_fault(int code)
+{
+    return code == ERR_IO || code == ERR_DEVICE;
+}
+
+/* Keeps for /health whether answers fail, and prints the first failure. */
+static void note_failure(struct server *s, const struct moeflux_err *err)
+{
+    char text[sizeof err->text + 32];
+    bool fails = is_own_fault((int)err->code);
+    if ((err->code && !fails) || atomic_exchange(&s->is_failing, fails) == fails || !fails)
+        return;
+    snprintf(text, sizeof text, "an answer failed: %s", err->text);
+    if (s->options.tell)
+        s->options.tell(s->options.ctx, text);
+}
+
 /* Counts an answer. One that the end of the server cut off before its first token becomes an error, so that
  * the client can ask again: an empty answer would look like the model's. With tokens it stays an answer. */
 static void end_answer(void *ctx, uint32_t idx, const struct moeflux_answer_info *info,
@@ -151,6 +170,7 @@ static void end_answer(void *ctx, uint32_t idx, const struct moeflux_answer_info
     if (interrupted && info->n_tokens == 0)
         err_set(err, ERR_INTERRUPTED, SERVER_ENDS);
     answers_count_engine(s);
+    note_failure(s, err);
     struct metrics_job counted = {
         .n_prompt = info->n_prompt,
         .n_cached = info->n_reused,

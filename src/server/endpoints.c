@@ -25,9 +25,11 @@ static int reply_page(struct http_request *req)
 
 static int reply_health(struct http_request *req)
 {
-    static const char reopening[] = "{\"status\": \"reopening\"}";
+    static const char reopening[] = "{\"status\": \"reopening\"}", failing[] = "{\"status\": \"failing\"}";
     if (atomic_load(&req->server->is_lost))
         return http_request_reply(req, 503, "application/json", reopening, sizeof reopening - 1);
+    if (atomic_load(&req->server->is_failing))
+        return http_request_reply(req, 503, "application/json", failing, sizeof failing - 1);
     return http_request_reply_json(req, json_pack("{s: s}", "status", "ok"));
 }
 

@@ -49,6 +49,7 @@ struct server {
     bool has_metrics, has_reading;
     atomic_bool started;
     atomic_bool is_lost;       /* a device is lost; until server_resume */
+    atomic_bool is_failing;    /* the last answer failed, and not because of its request (answers.c) */
     atomic_bool is_opening;    /* the model is being opened again */
     struct moeflux_err loss;   /* why; written before is_lost */
     atomic_uint n_open;        /* open requests */

@@ -213,6 +213,43 @@ wait "$server" || fault 'it failed'
 server=''
 grep -q "$tmp/states/.*checksum" "$tmp/log" || fault "on stderr: $(cat "$tmp/log")"
 
+# get PATH: the status in $code, the body in $tmp/out
+get() { code=$(curl -s -o "$tmp/out" -w '%{http_code}' "$url$1"); }
+
+claim the_name_is_that_of_the_directory_however_it_is_written
+given=$model
+for model in "$given/" "$given//" "$given/../tiny/." "$given/."; do
+    start
+    get /v1/models
+    json_is 'j["data"][0]["id"]' tiny
+    stop
+done
+model=$given
+(cd "$model" && "$MOEFLUX" -m . --device cpu --no-think --temp 0 -n 1 --batch - -o "$tmp/o" -q) <<'END' || fault failed
+{"prompt": "x"}
+END
+echo '{"prompt": "x"}' | run 0 "$MOEFLUX" -m "$model/" --device cpu --no-think --temp 0 -n 1 --batch - -o "$tmp/o"
+err_has ', 1 there already'
+
+claim a_server_whose_answers_fail_says_so
+cp -r "$model" "$tmp/cut"
+model=$tmp/cut
+start --memory 200K --expert-io pread
+truncate -s 4096 "$tmp/cut/packed_experts"/*.bin
+for i in 1 2; do
+    code=$(curl -s -o "$tmp/out" -w '%{http_code}' "$url/v1/completions" -d '{"prompt": "The", "max_tokens": 2}')
+    [ "$code" -eq 500 ] || fault "answer $i: status $code"
+done
+get /health
+[ "$code" -eq 503 ] || fault "status $code"
+json_is 'j["status"]' failing
+[ "$(wc -l <"$tmp/log")" -eq 2 ] || fault "on stderr: $(cat "$tmp/log")"
+tail -n 1 "$tmp/log" | grep -q "^moeflux: an answer failed: $tmp/cut/packed_experts/.* 4096 bytes" ||
+    fault "on stderr: $(cat "$tmp/log")"
+kill -TERM "$server"
+wait "$server" || fault 'it failed'
+server='' model=$given
+
 claim faults_at_the_start_are_one_line
 fails 2 ' -m DIR ' serve
 fails 2 '--port: .* 0 to 65535, .*"70000"$' serve -m "$model" --port 70000
