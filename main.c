@@ -9,6 +9,7 @@
 #include "cli/measure/bench.h"
 #include "cli/options/ask.h"
 #include "cli/options/completion.h"
+#include "cli/options/explain.h"
 #include "cli/report/device.h"
 #include "cli/report/doctor.h"
 #include "cli/exit.h"
@@ -235,7 +236,7 @@ int main(int argc, char **argv)
         rc = dispatch(&o, &t, &out, &e);
     }
     if (rc < 0)
-        options_explain(&o, &e);
+        explain_failure(&o, &e);
     options_free(&o);
     /* The first failure is the one that is reported. */
     int closed = output_close(&out, &closing);

@@ -83,15 +83,15 @@ const struct cpu_isa *cpu_isa_find(const char *name, struct moeflux_err *e)
         if (!name || strcmp(name, names[i]) != 0)
             continue;
         if (!isa)
-            err_set(e, ERR_USAGE, "instruction set '%s': this processor does not have it", name);
+            err_set(e, ERR_USAGE, "`cpu_isa` %s: this processor does not have it", name);
         return isa;
     }
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (strcmp(name, others[i]) == 0) {
-            err_set(e, ERR_USAGE, "instruction set '%s' is of another family of processors; there are%s",
-                    name, CPU_ISAS(NAME));
+            err_set(e, ERR_USAGE, "`cpu_isa` %s is of another family of processors; there are%s", name,
+                    CPU_ISAS(NAME));
             return NULL;
         }
-    err_set(e, ERR_USAGE, "instruction set '%s' is unknown; there are%s", name, CPU_ISAS(NAME));
+    err_set(e, ERR_USAGE, "`cpu_isa` %s: no such instruction set; there are%s", name, CPU_ISAS(NAME));
     return NULL;
 }

@@ -91,6 +91,43 @@ run 0 "$MOEFLUX" --help
 err_empty
 run 0 "$MOEFLUX" --version
 
+claim a_message_about_a_setting_says_where_it_is
+# placed STATUS SETTING [ARGUMENT...]: the message names the option and the file's line.
+placed() {
+    want_status=$1
+    settings '# machine' "$2"
+    setting=${2%% *}
+    shift 2
+    fails "$want_status" "$setting is set by $file:2)$" "$@" -m "$model"
+}
+placed 2 'ctx-size = 100000' -p x
+placed 2 'chunk = 1000000' -p x
+placed 3 'memory = 1.5' -p x
+err_has '^moeflux: --memory is 1 byte,'
+placed 2 'device = nope' -p x
+placed 1 'prompt-type = f16' --device cpu -p x
+placed 2 'cpu-isa = foo' -p x
+placed 2 'active-experts = 400' -p x
+placed 2 'n-cpu-moe = 3' --device cpu -p x
+placed 2 'tensor-split = 1,2' -p x
+placed 1 'usage = /nowhere/u' -p x
+placed 1 'pin = /nowhere/u' -p x
+placed 1 'draft = file:/nowhere/d' -p x
+err_has '^moeflux: --draft /nowhere/d: '
+placed 2 'draft = none' -p x
+placed 1 'api-key-file = /nowhere/k' serve --port 0
+placed 1 'state-dir = /dev/null/d' serve --port 0
+placed 2 'host = no.such.host.invalid' serve --port 0
+placed 2 'chat-template = /nowhere/t' -p x
+placed 2 'chat-template-kwargs = [1]' -p x
+placed 2 'temp = 900' -p x
+settings '# nothing'
+MOEFLUX_CPU_ISA=foo fails 2 '^moeflux: --cpu-isa foo: .*(cpu-isa is set by MOEFLUX_CPU_ISA)$' -m "$model" -p x
+# A flag of the command line is not the file's.
+settings 'chunk = 5'
+fails 2 '^moeflux: --chunk ' -m "$model" --chunk 1000000 -p x
+! grep -q "$file" "$tmp/err" || fault "$(cat "$tmp/err")"
+
 claim any_bytes_are_settings_or_one_line
 for i in 1 2 3 4 5 6 7 8; do
     { printf 'temp = 0\nx' && head -c $((i * 40)) /dev/urandom; } >"$file"

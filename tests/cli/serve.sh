@@ -256,12 +256,12 @@ fails 2 '--port: .* 0 to 65535, .*"70000"$' serve -m "$model" --port 70000
 fails 2 '--sequences: .* 4 .*--parallel, .* 2$' serve -m "$model" --parallel 4 --sequences 2
 fails 2 '--host no.such.host.invalid: ' serve -m "$model" --host no.such.host.invalid
 fails 2 '--state-files: .* 1 to .*"0"$' serve -m "$model" --state-files 0
-fails 1 "^moeflux: $tmp/none: No such file" serve -m "$model" --api-key-file "$tmp/none" --port 0
+fails 1 "^moeflux: --api-key-file $tmp/none: No such file" serve -m "$model" --api-key-file "$tmp/none" --port 0
 : >"$tmp/empty"
-fails 2 "^moeflux: $tmp/empty: .*key" serve -m "$model" --api-key-file "$tmp/empty" --port 0
+fails 2 "^moeflux: --api-key-file $tmp/empty: .*key" serve -m "$model" --api-key-file "$tmp/empty" --port 0
 run 2 env MOEFLUX_API_KEY= "$MOEFLUX" serve -m "$model" --port 0
 err_line '^moeflux: MOEFLUX_API_KEY .*empty'
 fails 1 "^moeflux: $tmp/missing: No such file" serve -m "$tmp/missing" --port 0
-fails 1 "^moeflux: $tmp/keys/x: Not a directory" serve -m "$model" --port 0 --state-dir "$tmp/keys/x"
+fails 1 "^moeflux: --state-dir $tmp/keys/x: Not a directory" serve -m "$model" --port 0 --state-dir "$tmp/keys/x"
 
 report

@@ -269,7 +269,7 @@ void defaults_free(struct defaults *d)
     *d = (struct defaults){0};
 }
 
-static const char *place_of(const struct defaults *d, const struct default_value *v, char *buf, size_t cap)
+const char *defaults_place(const struct defaults *d, const struct default_value *v, char *buf, size_t cap)
 {
     if (v->line)
         snprintf(buf, cap, "%s:%" PRIu32, d->path, v->line);
@@ -283,27 +283,6 @@ static int name_length(const struct flag *f)
     return (int)strcspn(f->longs, ",");
 }
 
-const char *defaults_source(const struct defaults *d, size_t at, char *buf, size_t cap)
-{
-    for (uint32_t i = 0; i < d->n_used; i++)
-        if (d->used[i].flag->at == at)
-            return place_of(d, &d->used[i], buf, cap);
-    return NULL;
-}
-
-void defaults_explain(const struct defaults *d, struct moeflux_err *e)
-{
-    struct str all = {0};
-    char place[512];
-    for (uint32_t i = 0; i < d->n_used; i++)
-        str_addf(&all, "%s%.*s by %s", i ? ", " : "", name_length(d->used[i].flag), d->used[i].flag->longs,
-                 place_of(d, &d->used[i], place, sizeof place));
-    struct moeflux_err first = *e;
-    if (d->n_used && str_ok(&all))
-        err_set(e, first.code, "%s (set elsewhere: %s)", first.text, str_text(&all));
-    str_free(&all);
-}
-
 void defaults_print(const struct defaults *d, struct output *out)
 {
     char place[512];
@@ -311,7 +290,7 @@ void defaults_print(const struct defaults *d, struct output *out)
         output_text(out, "\nSet by the environment and the configuration file\n");
     for (uint32_t i = 0; i < d->n_used; i++)
         output_addf(out, "  %-20.*s %s  %s\n", name_length(d->used[i].flag), d->used[i].flag->longs,
-                    d->used[i].text, place_of(d, &d->used[i], place, sizeof place));
+                    d->used[i].text, defaults_place(d, &d->used[i], place, sizeof place));
 }
 
 struct json_t *defaults_json(const struct defaults *d)
@@ -322,7 +301,7 @@ struct json_t *defaults_json(const struct defaults *d)
         const struct default_value *v = &d->used[i];
         json_t *one = json_object();
         snprintf(name, sizeof name, "%.*s", name_length(v->flag), v->flag->longs);
-        place_of(d, v, place, sizeof place);
+        defaults_place(d, v, place, sizeof place);
         json_object_set_new(one, "value", output_json_text(v->text, strlen(v->text)));
         json_object_set_new(one, "from", output_json_text(place, strlen(place)));
         json_object_set_new(object, name, one);

@@ -64,12 +64,8 @@ int defaults_apply(struct defaults *d, const struct defaults_rules *r, const str
                    const bool *given, void *into, void *scratch, struct moeflux_err *e);
 void defaults_free(struct defaults *d);
 
-/* Writes where the value of the field at offset `at` came from, "MOEFLUX_MODEL" or "FILE:LINE", and returns
- * buf. NULL: it came from neither. */
-const char *defaults_source(const struct defaults *d, size_t at, char *buf, size_t cap);
-
-/* Adds to a message which settings did not come from the command line, if any. */
-void defaults_explain(const struct defaults *d, struct moeflux_err *e);
+/* Writes where a value came from, "MOEFLUX_MODEL" or "FILE:LINE", and returns buf. */
+const char *defaults_place(const struct defaults *d, const struct default_value *v, char *buf, size_t cap);
 
 /* Print these settings as a table, or return them as an object: nothing, or {}, if there are none. */
 void defaults_print(const struct defaults *d, struct output *out);

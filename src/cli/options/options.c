@@ -526,7 +526,7 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
             return 0;
         return flags_parse(completion_flags, COUNT(completion_flags), argc - 1, argv + 1, o, &o->help, e);
     }
-    const struct defaults_command *c = &options_commands[at];
+    const struct defaults_command *c = o->command = &options_commands[at];
     if (o->foreign.help && at == 0 && argc > 1 && !foreign_has_help(argv[1]))
         return err_set(e, ERR_USAGE, "help: there is no command \"%s\"", argv[1]);
     int rc = foreign_translate(&o->foreign, c, options_commands, OPTIONS_COMMANDS, argc, argv, e);
@@ -558,8 +558,6 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     rc = check_options(o, e);
     if (!rc && o->model)
         rc = name_model(o, e);
-    if (rc == ERR_USAGE)
-        defaults_explain(&o->defaults, e);
     return rc;
 }
 
@@ -585,15 +583,6 @@ int options_take_model(struct options *o, struct moeflux_err *e)
         return 0;
     const char *flags = moeflux_sampler_fields()[failed].flags;
     return err_set(e, rc, "%.400s; --%.*s replaces it", why.text, (int)strcspn(flags, ","), flags);
-}
-
-void options_explain(const struct options *o, struct moeflux_err *e)
-{
-    char place[300];
-    struct moeflux_err first = *e;
-    const char *from = o->model ? defaults_source(&o->defaults, AT(model), place, sizeof place) : NULL;
-    if (from && strstr(first.text, o->model))
-        err_set(e, first.code, "%s (the model is set by %s)", first.text, from);
 }
 
 /* Whether a setting of --compare may have the flag: those of the group "Model:", except the context, which

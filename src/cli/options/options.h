@@ -40,8 +40,9 @@ enum { BENCH_MAX_PARALLEL = MOEFLUX_MAX_PARALLEL };
 
 struct options {
     enum verb verb;
-    int log_level;  /* enum exit_level */
-    char *hub_path; /* the snapshot that `model` or `src` stands for; NULL: none */
+    const struct defaults_command *command; /* whose flags were parsed; NULL: none */
+    int log_level;                          /* enum exit_level */
+    char *hub_path;                         /* the snapshot that `model` or `src` stands for; NULL: none */
     struct defaults defaults;
     struct foreign foreign; /* the words that were parsed, and notes on them for the user */
 
@@ -153,9 +154,6 @@ extern const struct defaults_command options_completion;
 /* Takes the sampler's settings that neither the command line nor the user's file gives from the model's file
  * (model_sampling_take). ERR_FORMAT: the message names the flag that replaces the value, too. */
 int options_take_model(struct options *o, struct moeflux_err *e);
-
-/* Adds to the message of a failed run where the model was named, if that was not the command line. */
-void options_explain(const struct options *o, struct moeflux_err *e);
 
 /* Parses a setting of --compare into *out: `base` with the flags of argv, of which argv[0] is skipped. Only
  * flags of the model and of how it runs are allowed. A first word that is no flag is the model's directory.

@@ -1,6 +1,7 @@
 #include "engine/plan/budget.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -37,10 +38,16 @@ static uint64_t limit_of(uint64_t requested, uint64_t free_bytes)
     return requested ? size_min(requested, free_bytes) : with_margin(free_bytes);
 }
 
+/* A size without its unit is bytes: 0.00 MiB would hide that. */
 static int refuse(const char *flag, uint64_t bytes, uint64_t least, struct moeflux_err *e)
 {
-    return err_set(e, ERR_NO_FIT, "%s %.2f MiB, the experts of one token and layer need %.2f MiB", flag,
-                   mib(bytes), mib(least));
+    char found[32];
+    if (mib(bytes) < 0.01)
+        snprintf(found, sizeof found, "%u byte%s", (unsigned)bytes, bytes == 1 ? "" : "s");
+    else
+        snprintf(found, sizeof found, "%.2f MiB", mib(bytes));
+    return err_set(e, ERR_NO_FIT, "%s %s, the experts of one token and layer need %.2f MiB", flag, found,
+                   mib(least));
 }
 
 /* The memory that the experts of one side need. */
