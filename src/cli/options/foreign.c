@@ -1,5 +1,6 @@
 #include "cli/options/foreign.h"
 
+#include <ctype.h>
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -207,6 +208,18 @@ static int use_switch_value(const struct walk *w, const char **word)
                          "--think: expected no value, true, false, low, medium or high, found \"%s\"", *word);
 }
 
+/* Refuses "-embd", which getopt would read as -e with the value "mbd". A number may follow its letter: -n5. */
+static int refuse_letters(const struct walk *w, const char *word)
+{
+    char first[3] = {'-', word[0] ? word[1] : '\0', '\0'};
+    if (word[0] != '-' || !isalpha((unsigned char)word[1]) || !isalpha((unsigned char)word[2]))
+        return 0;
+    return own_flag(w->command, first, true)
+               ? err_set(w->e, ERR_USAGE, "unknown option %s (--help lists them; a blank follows %s)", word,
+                         first)
+               : err_set(w->e, ERR_USAGE, "unknown option %s (--help lists them)", word);
+}
+
 /* Translates argv[*at]. */
 static int walk_word(struct walk *w, int *at)
 {
@@ -219,7 +232,7 @@ static int walk_word(struct walk *w, int *at)
         taken = take(w, foreign_flags, at);
     if (taken)
         return taken < 0 ? taken : 0;
-    if (!own && refuse_others(w, word))
+    if (!own && (refuse_others(w, word) || refuse_letters(w, word)))
         return ERR_USAGE;
     if (!own)
         own = own_flag(w->command, word, false);

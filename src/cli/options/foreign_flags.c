@@ -23,6 +23,7 @@ static const char DOWNLOAD[] = "\"moeflux get USER/MODEL\" fetches a model, then
                   MIROSTAT[] =
                       "there is no mirostat; --top-n-sigma, --min-p or --typical-p also take few tokens "
                       "where the model is sure",
+                  CORS[] = "--cors ORIGIN allows what pages need",
                   ENDPOINT[] = "the server has no such endpoint (man moeflux-server lists them)",
                   TLS[] = "put a proxy such as nginx or Caddy in front of the server",
                   LORA[] = "there are no adapters and no control vectors: merge them into the model",
@@ -73,8 +74,8 @@ const struct foreign_flag foreign_flags[] = {
     NONE("-tb,--threads-batch", "prompts use the threads of -t"),
     NONE("--keep,--context-shift", "a full context ends the answer: make it larger with -c"),
     ALWAYS("--no-context-shift", NULL, "a full context ends the answer"),
-    ALWAYS("--no-warmup", NULL, "there is no warm-up run"),
-    NONE("--warmup", "there is no warm-up run"),
+    ALWAYS("--no-warmup", NULL, "an answer has no warm-up run"),
+    NONE("--warmup", "an answer has no warm-up run"),
     NONE("--poll,--poll-batch,--prio,--prio-batch", "use nice(1) or chrt(1)"),
     NONE("-C,--cpu-mask,-Cr,--cpu-range,--cpu-strict,-Cb,--cpu-mask-batch,-Crb,"
          "--cpu-range-batch,--cpu-strict-batch,--numa",
@@ -92,8 +93,8 @@ const struct foreign_flag foreign_flags[] = {
     /* Where the model is */
     WORD("-ngl,--gpu-layers,--n-gpu-layers", "0", "--device=cpu"),
     ALWAYS("-ngl,--gpu-layers,--n-gpu-layers", "auto|all|-1|[1-9]*",
-         "the GPU computes all layers; what does not fit in its memory is streamed (--gpu-memory "
-         "SIZE)"),
+         "a GPU, if there is one, computes all layers; what does not fit in its memory is streamed "
+         "(--gpu-memory SIZE)"),
     WORD("-cmoe,--cpu-moe", NULL, "--experts=cpu"),
     ALIAS("-ncmoe", "*", "--n-cpu-moe"),
     NONE("-ncffn,--n-cpu-ffn", TENSORS),
@@ -158,8 +159,7 @@ const struct foreign_flag foreign_flags[] = {
     ALWAYS("-rea,--reasoning", "auto", "the chat template decides"),
     WORD("--reasoning-budget", "0", "--no-think"),
     ALWAYS("--reasoning-budget", "-1", "thinking is not limited"),
-    NOT("--reasoning-budget", "*",
-         "thinking is on, off (--no-think) or bounded by -n together with the answer"),
+    ALIAS("--reasoning-budget", "*", "--think-budget"),
     NONE("--reasoning-budget-message,--reasoning-effort,--reasoning-preserve,--no-reasoning-preserve",
          "--think and --no-think say whether the model thinks; requests have reasoning_effort"),
     WORD("--reasoning-format", "none", "--show-think"),
@@ -167,12 +167,16 @@ const struct foreign_flag foreign_flags[] = {
          "thinking is always told apart from the answer"),
     WORD("--log-disable", NULL, "--quiet"),
     ALWAYS("-v,--verbose,--log-verbose", NULL, "messages are printed already (--stats prints more)"),
-    NONE("-lv,--verbosity,--log-verbosity,--log-*,--no-log-*", MESSAGES),
+    WORD("-lv,--verbosity,--log-verbosity", "0|1", "--log-level=error"),
+    WORD("-lv,--verbosity,--log-verbosity", "2", "--log-level=warn"),
+    WORD("-lv,--verbosity,--log-verbosity", "[3-9]", "--log-level=info"),
+    NOT("-lv,--verbosity,--log-verbosity", "*", MESSAGES),
+    NONE("--log-*,--no-log-*", MESSAGES),
     NONE("--context-file,--chunk-size,--chunk-separator", PROGRAM),
 
     /* Sampling */
     NONE("--samplers,--sampler-seq,--sampling-seq", ORDER),
-    NONE("-bs,--backend-sampling", "a GPU that can sample does: leave it out"),
+    ALWAYS("-bs,--backend-sampling", NULL, "a GPU that can sample does"),
     ALIAS("--dry-sequence-breaker", "*", "--dry-sequence-breakers"),
     NONE("--adaptive-*,--dynatemp-*", SAMPLER),
     NONE("--mirostat*", MIROSTAT),
@@ -189,8 +193,8 @@ const struct foreign_flag foreign_flags[] = {
     NONE("-nocb,--no-cont-batching",
          "answers are decoded in batches, with the same result: --parallel 1 has one at a time"),
     ALIAS("--cors-origins", "*", "--cors"),
-    NONE("--cors-methods,--cors-headers,--cors-credentials,--no-cors-credentials",
-         "--cors ORIGIN allows what pages need"),
+    ALWAYS("--cors-methods,--cors-headers", "*", CORS),
+    NONE("--cors-credentials,--no-cors-credentials", CORS),
     ALIAS("--slot-save-path", "*", "--state-dir"),
     NONE("-cram,--cache-ram,-ctxcp,--ctx-checkpoints,--swa-checkpoints,-cms,"
          "--checkpoint-min-step,--cache-idle-slots",
@@ -280,6 +284,23 @@ const struct foreign_flag foreign_bench_flags[] = {
     WORD("-o,--output", "csv", "--csv"),
     WORD("-o,--output", "json", "--json"),
     NOT("-o,--output", "*", "--csv, --json, or a table without it"),
+    ALWAYS("-oe,--output-err", "none", "a table is printed once"),
+    NOT("-oe,--output-err", "*", "a table is printed once: 2>FILE has the messages"),
+    NONE("-pg", "--bench-prompt N and --bench-gen N measure each by itself; --bench-depth N decodes after N "
+                "tokens"),
+    NONE("--no-warmup", "a warm-up run comes first and is not counted: leave it out"),
+    WORD("-mmp,--mmap", "0", "--expert-io=pread"),
+    WORD("-mmp,--mmap", "1", "--expert-io=mmap"),
+    ALWAYS("-dio,--direct-io", "0", "--expert-io MODE says how experts are read"),
+    WORD("-dio,--direct-io", "1", "--expert-io=direct"),
+    ALWAYS("-embd,--embeddings", "0", "text is generated"),
+    NOT("-embd,--embeddings", "*", POOLING),
+    ALWAYS("-nkvo,--no-kv-offload", "0", "the KV cache is on the device that computes the layer"),
+    ALWAYS("-nopo,--no-op-offload,--no-host", "0", "there is one place for each operation"),
+    NOT("-nopo,--no-op-offload,--no-host", "*", "there is one place for each operation: leave it out"),
+    NONE("-rpc", "other machines do not compute"),
+    ALWAYS("--progress", NULL, "a terminal shows the progress"),
+    NONE("--delay", "it has no counterpart: leave it out"),
     {0},
 };
 /* clang-format on */

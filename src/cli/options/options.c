@@ -103,7 +103,7 @@ static const char LOG_LEVEL[] = "error, warn or info";
 /* How an answer is chosen. */
 #define SAMPLER_REAL_FLAG(f, name, flags, value, lo, hi, help) REAL(NULL, flags, value, sampling.f, help),
 #define SAMPLER_WHOLE_FLAG(f, name, flags, value, lo, hi, all, help) \
-    U32(NULL, flags, value, sampling.f, lo, hi, help),
+    U32(NULL, flags, value, sampling.f, -1, hi, help),
 #define SAMPLER_LIST_FLAG(f, name, flags, value, help) TEXTS(flags, value, dry_breakers, help),
 #define SAMPLING_FLAGS \
     TEXT(NULL, "draft", "KIND", draft, "drafts: off, ngram, mtp[:PATH], file:PATH (auto)"), \
@@ -448,6 +448,17 @@ static int take_breakers(struct options *o, struct moeflux_err *e)
     return unescape_breakers(o, e);
 }
 
+/* Replaces -1 by what it stands for, as in a request. */
+static void take_all(struct options *o)
+{
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++) {
+        const struct moeflux_sampler_field *f = &moeflux_sampler_fields()[i];
+        uint32_t *value = (uint32_t *)((char *)&o->sampling + f->at);
+        if (f->kind == MOEFLUX_SAMPLER_WHOLE && *value == UINT32_MAX)
+            *value = f->all;
+    }
+}
+
 static int take_defaults(struct options *o, const struct defaults_command *c, int argc, char **argv,
                          struct moeflux_err *e)
 {
@@ -461,6 +472,7 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
         note_given(o, c, given);
     if (rc == 0)
         rc = take_breakers(o, e);
+    take_all(o);
     free(scratch);
     if (o->quiet)
         o->log_level = EXIT_ERROR;
