@@ -74,10 +74,10 @@ json_is 'r[15]["stop_reason"]' length
 
 claim a_file_of_tools_that_is_none_is_refused
 printf '{"tools": []}' >"$tmp/tools"
-fails 1 "^moeflux: $tmp/tools: .*list$" "$@" -p a --tools "$tmp/tools"
+fails 1 "^moeflux: .*$tmp/tools: .*list$" "$@" -p a --tools "$tmp/tools"
 printf '[1' >"$tmp/tools"
-fails 1 "^moeflux: $tmp/tools: line 1: " "$@" -p a --tools "$tmp/tools"
-fails 1 "^moeflux: $tmp/none: No such file" "$@" -p a --tools "$tmp/none"
+fails 1 "^moeflux: .*$tmp/tools: line 1: " "$@" -p a --tools "$tmp/tools"
+fails 1 "^moeflux: .*$tmp/none: No such file" "$@" -p a --tools "$tmp/none"
 printf '[{"type": "function", "function": {"name": "f"}}]' >"$tmp/tools"
 fails 1 '^moeflux: --tools: .*chat template .*tests/models/tiny' "$@" -p a --tools "$tmp/tools"
 

@@ -84,13 +84,13 @@ start --state-dir "$tmp/states"
 stop
 
 claim a_directory_that_cannot_be_written_is_reported_at_the_start
-fails 1 '^moeflux: /proc/self/probe: ' serve -m "$model" --device cpu --port 0 --state-dir /proc/self
+fails 1 '^moeflux: .*/proc/self/probe: ' serve -m "$model" --device cpu --port 0 --state-dir /proc/self
 
 claim keys_that_no_client_can_send_are_refused
 printf '\357\273\277secret\n' >"$tmp/mark"
-fails 2 "^moeflux: $tmp/mark: .*byte order mark" serve -m "$model" --api-key-file "$tmp/mark" --port 0
+fails 2 "^moeflux: .*$tmp/mark: .*byte order mark" serve -m "$model" --api-key-file "$tmp/mark" --port 0
 printf 'one\ntw\0o\n' >"$tmp/nul"
-fails 2 "^moeflux: $tmp/nul: line 2 .*NUL" serve -m "$model" --api-key-file "$tmp/nul" --port 0
+fails 2 "^moeflux: .*$tmp/nul: line 2 .*NUL" serve -m "$model" --api-key-file "$tmp/nul" --port 0
 
 # ---- files of the model ----
 

@@ -276,7 +276,7 @@ for cut in 1 40 $(($(tail -n 1 "$tmp/eight" | wc -c) - 1)); do
     head -c -"$cut" "$tmp/eight" >"$tmp/results"
     run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/results"
     results_are "sorted($answered)" "$eight"
-    [ "$cut" -eq 1 ] || err_has "^moeflux: $tmp/results: .*cut"
+    [ "$cut" -eq 1 ] || err_has "^moeflux: .*$tmp/results: .*cut"
 done
 
 claim files_that_are_no_results_are_left_alone
@@ -285,11 +285,11 @@ for content in 'hello' '{"id": 1, "prompt": "What is 47 + 38?"}\n' '\n' \
     # shellcheck disable=SC2059
     printf "$content" >"$tmp/results"
     cp "$tmp/results" "$tmp/before"
-    fails 1 "^moeflux: $tmp/results: .*no result" "$@" --batch "$tmp/in" -o "$tmp/results"
+    fails 1 "^moeflux: .*$tmp/results: .*no result" "$@" --batch "$tmp/in" -o "$tmp/results"
     cmp -s "$tmp/results" "$tmp/before" || fault "it was changed"
 done
-fails 1 "^moeflux: $tmp/none: No such file" "$@" --batch "$tmp/none"
-fails 1 "^moeflux: $tmp/no/results: No such file" "$@" --batch "$tmp/in" -o "$tmp/no/results"
+fails 1 "^moeflux: .*$tmp/none: No such file" "$@" --batch "$tmp/none"
+fails 1 "^moeflux: .*$tmp/no/results: No such file" "$@" --batch "$tmp/in" -o "$tmp/no/results"
 
 claim shards_take_every_nth_line_and_cover_all
 rm -f "$tmp/results"
@@ -367,7 +367,7 @@ results_are 'len(r)' 3
 
 claim a_killed_run_loses_nothing_that_was_written
 start "$@"
-fails 2 "^moeflux: $tmp/results: .*run" "$@" --batch "$tmp/in" -o "$tmp/results"
+fails 2 "^moeflux: .*$tmp/results: .*run" "$@" --batch "$tmp/in" -o "$tmp/results"
 kill -KILL $pid
 wait $pid 2>/dev/null
 cp "$tmp/results" "$tmp/before"
@@ -391,7 +391,7 @@ claim a_full_file_ends_the_run_at_once_with_whole_lines
 rm "$tmp/results"
 head -n 9 "$tmp/long" >"$tmp/more"
 run 1 bash -c 'ulimit -f 3; exec "$0" "$@"' "$MOEFLUX" "$@" --batch "$tmp/more" -o "$tmp/results"
-[ "$(tail -n 1 "$tmp/err")" = "moeflux: $tmp/results: write: File too large" ] || fault "$(cat "$tmp/err")"
+[ "$(tail -n 1 "$tmp/err")" = "moeflux: --output $tmp/results: write: File too large" ] || fault "$(cat "$tmp/err")"
 n=$(wc -l <"$tmp/results")
 err_has "^moeflux: $n answered, 0 failed;"
 case $n in [2-8]) ;; *) fault "$n results" ;; esac

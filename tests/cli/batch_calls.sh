@@ -14,7 +14,7 @@ claim what_fails_is_retried_in_a_file_of_results_only
 fails 2 '--retry-failed .*--batch .*--output ' -m "$model" --batch - --retry-failed
 fails 2 '--retry-failed .*--batch .*--output ' -m "$model" -p x --retry-failed
 echo 'Notes of mine' >"$tmp/notes"
-fails 1 "^moeflux: $tmp/notes: line 1 .*no result" -m "$model" --batch /dev/null -o "$tmp/notes" \
+fails 1 "^moeflux: .*$tmp/notes: line 1 .*no result" -m "$model" --batch /dev/null -o "$tmp/notes" \
     --retry-failed
 [ "$(cat "$tmp/notes")" = 'Notes of mine' ] || fault "it was changed"
 

@@ -125,9 +125,9 @@ fails 2 '^moeflux: --compare .* 16 .* 15$' "$@"
 
 claim what_cannot_be_compared_is_refused_before_anything_is_evaluated
 set -- -m $model --perplexity "$text" --compare
-fails 1 "^moeflux: $tmp/none: No such file" "$@" "$tmp/none"
+fails 1 "^moeflux: .*$tmp/none: No such file" "$@" "$tmp/none"
 cp -r tests/models/deepseek-small/mlx "$tmp/small"
-fails 2 "^moeflux: $tmp/small: .* 2048 .*$model .* 97$" "$@" "$tmp/small"
+fails 2 "^moeflux: .*$tmp/small: .* 2048 .*$model .* 97$" "$@" "$tmp/small"
 cp -r $model "$tmp/other"
 rm "$tmp/other/tokenizer.json"
 fails 2 "^moeflux: $tmp/other .*tokenizer.json.*--perplexity " "$@" "$tmp/other"
@@ -152,11 +152,11 @@ END
 fails 2 "^moeflux: $tmp/other: .*tokenizer of $model; .*text" "$@" "$tmp/other"
 fails 3 '^moeflux: --memory 1K: .* 0.00 MiB.* 0.11 MiB' "$@" '--memory 1K'
 : >"$tmp/empty"
-fails 2 "^moeflux: $tmp/empty: .*empty" -m $model --perplexity "$tmp/empty" --compare $model
+fails 2 "^moeflux: .*$tmp/empty: .*empty" -m $model --perplexity "$tmp/empty" --compare $model
 printf a >"$tmp/empty"
-fails 2 "^moeflux: $tmp/empty: 1 token, .* 2" -m $model --perplexity "$tmp/empty" --compare $model
-fails 1 "^moeflux: $tmp/no: No such file" -m $model --perplexity "$tmp/no" --compare $model
-TMPDIR="$tmp/no" fails 1 "^moeflux: $tmp/no: .*: No such file" "$@" $model
+fails 2 "^moeflux: .*$tmp/empty: 1 token, .* 2" -m $model --perplexity "$tmp/empty" --compare $model
+fails 1 "^moeflux: .*$tmp/no: No such file" -m $model --perplexity "$tmp/no" --compare $model
+TMPDIR="$tmp/no" fails 1 "^moeflux: .*$tmp/no: .*: No such file" "$@" $model
 nothing_kept
 
 claim an_interruption_leaves_nothing

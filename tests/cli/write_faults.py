@@ -85,7 +85,7 @@ def must_report(result, message, pattern, more=()):
     """The status is 1, and stderr one line; `more`: patterns of other lines that it may have."""
     lines = [line for line in result.stderr.splitlines() if not any(re.fullmatch(p, line) for p in more)]
     assert result.returncode == 1 and len(lines) == 1, (result.returncode, result.stderr)
-    assert re.fullmatch(f'moeflux: {pattern}.*: {message}', lines[0]), (lines[0], pattern, message)
+    assert re.fullmatch(f'moeflux: (--[a-z-]* )?{pattern}.*: {message}', lines[0]), (lines[0], pattern, message)
 
 
 def output(folder, arguments, name, old, answer=''):
