@@ -8,6 +8,7 @@
 #include "cli/batch/batch.h"
 #include "cli/measure/bench.h"
 #include "cli/options/ask.h"
+#include "cli/options/check.h"
 #include "cli/options/completion.h"
 #include "cli/options/explain.h"
 #include "cli/report/device.h"
@@ -204,8 +205,8 @@ static int dispatch(const struct options *o, const struct term *t, struct output
         output_text(out, "moeflux " MOEFLUX_VERSION "\n");
         return output_flush(out, e);
     default:
-        if (!prompt_is_given(o, t) && o->tools)
-            return err_set(e, ERR_USAGE, "--tools goes with a prompt or --batch, not with a conversation");
+        if (!prompt_is_given(o, t) && check_conversation(o, e))
+            return ERR_USAGE;
         if (!prompt_is_given(o, t))
             return interactive_run(o, t, out, e);
         return o->resume ? interactive_continue(o, t, out, e) : run_once(o, t, out, e);

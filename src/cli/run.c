@@ -51,7 +51,17 @@ void run_tell_replaced(const struct options *o, unsigned long n_replaced)
         exit_tell(o->log_level, EXIT_WARN, text);
 }
 
-void run_tell_thinking(const struct moeflux_answer_info *a)
+void run_tell_context(const struct options *o, const struct loaded *l, const struct moeflux_answer_info *a)
+{
+    char text[128];
+    if (a->stop != MOEFLUX_STOP_CONTEXT)
+        return;
+    snprintf(text, sizeof text, "the answer was cut: the context of %u tokens is full%s", l->max_context,
+             l->max_context < l->info.max_context ? " (-c makes it larger)" : "");
+    exit_tell(o->log_level, EXIT_WARN, text);
+}
+
+void run_tell_thinking(const struct moeflux_answer_info *a, bool talks)
 {
     static const char *const why[] = {
         [MOEFLUX_STOP_EOS] = "the model ended it there",
@@ -62,7 +72,8 @@ void run_tell_thinking(const struct moeflux_answer_info *a)
     char text[160];
     if (a->text_len || !a->thinking_len || a->n_calls || !why[a->stop])
         return;
-    snprintf(text, sizeof text, "the answer is all thinking: %s; --no-think answers at once", why[a->stop]);
+    snprintf(text, sizeof text, "the answer is all thinking: %s; %s answers at once", why[a->stop],
+             talks ? "/think off" : "--no-think");
     exit_warn(text);
 }
 
@@ -209,7 +220,9 @@ static int report(struct run *r, struct moeflux_err *e)
     if (!rc && !o->json)
         logprob_lines_say(moeflux_chat_tokenizer(r->loaded.chat), &r->info);
     if (!rc)
-        run_tell_thinking(&r->info);
+        run_tell_thinking(&r->info, false);
+    if (!rc)
+        run_tell_context(o, &r->loaded, &r->info);
     if (!rc && o->stats)
         stats_print(&r->loaded, &r->info);
     if (!rc && r->file.err.code)

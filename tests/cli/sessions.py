@@ -108,7 +108,7 @@ def undo_goes_back_before_the_question(state):
     t.ask(CODE)
     t.ask('/save s')
     t.ask(ICELAND)
-    assert 'back before' in t.ask('/undo')
+    assert 'taken back' in t.ask('/undo ')
     assert len(saved(state, 's')['turns']) == 1
     assert line(t.ask(AGAIN)) == unbroken(CODE, AGAIN)
     for _ in range(2):

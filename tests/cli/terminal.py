@@ -448,6 +448,39 @@ def ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later(state):
     assert t.end() == 0
 
 
+def blanks_at_the_end_do_not_count_and_other_words_do(state):
+    t = Terminal(GREEDY, state)
+    t.wait_for_prompt()
+    assert 'nothing was asked yet' in t.ask('/edit ')
+    assert 'saved as foo,' in t.ask('/save foo  ')
+    assert 'nothing was asked in this session' in t.ask('/load foo ')
+    t.ask('/set temp 0.25 ')
+    t.ask('/set repeat-last-n -1')
+    options = t.ask('/set')
+    assert re.search('temp  *0.25\n', options) and re.search('repeat-last-n  *1048576\n', options), options
+    t.ask('What is 47 + 38?')
+    for command in ('/undo x', '/clear x', '/quit x', '/retry now'):
+        assert command.split()[0] + ' takes nothing' in t.ask(command), command
+    assert '47' in t.ask('/show')
+    t.type('/quit \r')
+    assert t.end() == 0
+
+
+def flags_of_a_prompt_are_refused_without_one(state):
+    for flags in (['--raw'], ['--json'], ['--json=full'], ['--logits', os.path.join(state, 'l')],
+                  ['--hidden', os.path.join(state, 'h')]):
+        t = Terminal(flags, state)
+        t.wait_for(re.escape(flags[0].split('=')[0]).encode() + rb' goes with a prompt')
+        assert t.end() == 2, flags
+
+
+def a_full_context_is_one_line(state):
+    ran = subprocess.run([PROGRAM, '-m', MODEL, *GREEDY, '-c', '60', '-p', 'Count from 1 to 100.', '--ignore-eos'],
+                         capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    assert ran.returncode == 0 and ran.stderr.count('\n') == 1, ran
+    assert 'context of 60 tokens' in ran.stderr and '(-c ' in ran.stderr, ran
+
+
 def a_prompt_that_outgrows_the_context_is_reported_and_the_session_lives(state):
     t = Terminal(GREEDY + ['-c', '40'], state)
     t.wait_for_prompt()
@@ -578,6 +611,8 @@ def main():
                      deleting_a_session_asks, what_ends_the_program_leaves_the_terminal_as_it_was,
                      ctrl_c_before_the_prompt_reads_keys_is_not_lost,
                      ctrl_c_stops_a_long_prompt_and_the_rest_is_read_later,
+                     blanks_at_the_end_do_not_count_and_other_words_do,
+                     flags_of_a_prompt_are_refused_without_one, a_full_context_is_one_line,
                      a_prompt_that_outgrows_the_context_is_reported_and_the_session_lives,
                      history_outlives_the_program,
                      lines_that_end_in_a_backslash_go_on, thinking_is_dim_on_a_terminal_that_can_show_it,

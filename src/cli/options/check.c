@@ -326,6 +326,23 @@ static int need_model(const struct options *o, struct moeflux_err *e)
                          "moeflux convert made of one (MOEFLUX_MODEL sets it too; --help shows the usage)");
 }
 
+int check_conversation(const struct options *o, struct moeflux_err *e)
+{
+    const struct {
+        const char *flag;
+        bool given;
+    } of_prompts[] = {
+        {"--raw", o->raw},       {"--json", o->json},   {"--logits", o->logits},
+        {"--hidden", o->hidden}, {"--tools", o->tools},
+    };
+    for (size_t i = 0; i < sizeof of_prompts / sizeof *of_prompts; i++)
+        if (of_prompts[i].given)
+            return err_set(e, ERR_USAGE,
+                           "%s goes with a prompt (-p, -f, standard input)%s, not with a conversation",
+                           of_prompts[i].flag, o->tools ? " or --batch" : "");
+    return 0;
+}
+
 static int check_run(struct options *o, struct moeflux_err *e)
 {
     o->json |= o->json_full;

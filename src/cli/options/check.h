@@ -11,6 +11,9 @@ struct options;
  * server. ERR_USAGE names the flags at fault. */
 int check_options(struct options *o, struct moeflux_err *e);
 
+/* Checks that no flag asks for what only an answer to a prompt has. ERR_USAGE. */
+int check_conversation(const struct options *o, struct moeflux_err *e);
+
 /* Checks the flags that a model is opened with, in a run or in one setting of --compare. */
 int check_engine(const struct options *o, struct moeflux_err *e);
 

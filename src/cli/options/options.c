@@ -448,8 +448,7 @@ static int take_breakers(struct options *o, struct moeflux_err *e)
     return unescape_breakers(o, e);
 }
 
-/* Replaces -1 by what it stands for, as in a request. */
-static void take_all(struct options *o)
+void options_take_all(struct options *o)
 {
     for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++) {
         const struct moeflux_sampler_field *f = &moeflux_sampler_fields()[i];
@@ -472,7 +471,7 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
         note_given(o, c, given);
     if (rc == 0)
         rc = take_breakers(o, e);
-    take_all(o);
+    options_take_all(o);
     free(scratch);
     if (o->quiet)
         o->log_level = EXIT_ERROR;

@@ -175,6 +175,8 @@ void options_engine(const struct options *o, struct moeflux_options *out);
 const struct moeflux_sampler_field *options_sampler_field(const struct flag *f);
 /* Returns the options of the sampler without seed and bias; the texts are borrowed. */
 struct moeflux_sampler_options options_sampling(const struct options *o);
+/* Replaces -1 of the sampler's whole numbers, UINT32_MAX, by what it stands for: all, as in a request. */
+void options_take_all(struct options *o);
 /* Checks the options of the sampler. ERR_USAGE. */
 int options_check_sampling(const struct options *o, struct moeflux_err *e);
 

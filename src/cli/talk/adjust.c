@@ -86,6 +86,7 @@ static int set_one(struct options *next, const struct flag *f, const char *value
     int rc = flags_set(f, *text ? *text : value, next, e);
     if (!rc && *text && strcmp(value, "none") == 0)
         next->dry_breakers.n = 0;
+    options_take_all(next);
     return rc ? rc : options_check_sampling(next, e);
 }
 

@@ -139,12 +139,16 @@ static int command_edit(struct talk *t, const char *argument, struct moeflux_err
     struct str text = {0};
     const char *start;
     int rc = 0;
-    str_add_text(&text, last ? last : "");
+    if (!last) {
+        talk_note(t, "[nothing was asked yet: /write writes a question in $EDITOR]");
+        return 0;
+    }
+    str_add_text(&text, last);
     if (edit_text(t, &text, &start, e) == 0) {
-        if (last && strcmp(start, last) == 0) {
+        if (strcmp(start, last) == 0) {
             talk_note(t, "[the question is the same: /retry asks it again]");
         } else {
-            say("[%zu] %s\n", last ? n_turns(t) : 1, start);
+            say("[%zu] %s\n", n_turns(t), start);
             rc = talk_ask_instead(t, start, e);
         }
     }
@@ -209,6 +213,8 @@ static int command_load(struct talk *t, const char *argument, struct moeflux_err
     if (!*argument)
         return report_failure(err_set(e, ERR_USAGE, "/load NAME: which session? (/sessions lists them)"), e);
     int rc = talk_load(t, argument, e);
+    if (!rc && n_turns(t) == 0)
+        talk_note(t, "[nothing was asked in this session]");
     if (!rc)
         talk_show(t, SHOWN_TURNS);
     return report_failure(rc, e);
@@ -349,7 +355,7 @@ static const struct command {
     {"/?", "", NULL, command_help},
     {"/nothink", "", NULL, command_nothink},
     {"/no_think", "", NULL, command_nothink},
-    {"/image", "", NULL, command_image},
+    {"/image", " FILE", NULL, command_image},
 };
 
 static const char keys_help[] =
@@ -379,22 +385,43 @@ static int command_help(struct talk *t, const char *argument, struct moeflux_err
     return 0;
 }
 
+/* Runs a command with its argument, without blanks at the ends of it. */
+static int run_with(struct talk *t, const struct command *c, const char *text, struct moeflux_err *e)
+{
+    static const char blanks[] = " \t\n";
+    const char *start = text + strspn(text, blanks);
+    size_t n = strlen(start);
+    while (n > 0 && strchr(blanks, start[n - 1]))
+        n--;
+    if (n && !*c->argument)
+        return report_failure(
+            err_set(e, ERR_USAGE, "%s takes nothing after it, found \"%.*s\"", c->name, (int)n, start), e);
+    char *argument = mem_text(start, e);
+    if (!argument)
+        return report_failure(ERR_MEMORY, e);
+    argument[n] = '\0';
+    int rc = c->run(t, argument, e);
+    free(argument);
+    return rc;
+}
+
 static int run_command(struct talk *t, const char *text, struct moeflux_err *e)
 {
     char word[40];
     size_t n = strcspn(text, " \t\n");
-    const char *argument = text + n + strspn(text + n, " \t\n");
     snprintf(word, sizeof word, "%.*s", (int)(n < sizeof word ? n : sizeof word - 1), text);
     struct closest closest = closest_begin(word);
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strlen(commands[i].name) == n && strncmp(commands[i].name, text, n) == 0)
-            return commands[i].run(t, argument, e);
+            return run_with(t, &commands[i], text + n, e);
         closest_try(&closest, commands[i].name, strlen(commands[i].name));
     }
     if (closest.best)
         say("unknown command %s: did you mean %s?\n", word, closest.best);
     else
-        say("unknown command %s; /help lists them (a question may begin with a blank and a slash)\n", word);
+        say("unknown command %s; /help lists them (to ask a question that begins with /, put a blank before "
+            "it)\n",
+            word);
     return 0;
 }
 

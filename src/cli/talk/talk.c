@@ -142,6 +142,14 @@ static void tell_speed(const struct talk *t)
     talk_note(t, text);
 }
 
+/* Says what to do about a full context. */
+static void note_full(const struct talk *t)
+{
+    bool grows = t->loaded.max_context < t->loaded.info.max_context;
+    talk_note(t, grows ? "[the context is full: /undo goes back, /clear starts anew, -c makes it larger]"
+                       : "[the context is full: /undo goes back, /clear starts anew]");
+}
+
 static void tell_stop(const struct talk *t)
 {
     char text[96];
@@ -151,15 +159,17 @@ static void tell_stop(const struct talk *t)
     else if (t->info.stop == MOEFLUX_STOP_LENGTH)
         talk_note(t, text);
     else if (t->info.stop == MOEFLUX_STOP_CONTEXT)
-        talk_note(t, "[the context is full: /undo goes back, /clear starts anew, -c makes it larger]");
+        note_full(t);
 }
 
 static void report_answer(const struct talk *t)
 {
     signals_clear();
-    if (!t->is_script)
+    if (t->is_script)
+        run_tell_context(t->options, &t->loaded, &t->info);
+    else
         tell_stop(t);
-    run_tell_thinking(&t->info);
+    run_tell_thinking(&t->info, !t->is_script);
     logprob_lines_say(moeflux_chat_tokenizer(t->loaded.chat), &t->info);
     if (t->options->stats)
         stats_print(&t->loaded, &t->info);
@@ -208,10 +218,13 @@ static int put_question(struct talk *t, const char *question, bool instead, stru
     if (!rc)
         rc = moeflux_conversation_ask(t->conversation, str_text(&clean), instead, &why);
     run_tell_replaced(t->options, n_replaced);
-    if (rc == ERR_NO_FIT)
-        rc = err_set(e, ERR_USAGE, "%s (/undo goes back, /clear starts a new one, -c makes it larger)",
-                     why.text);
-    else if (rc && rc != ERR_MEMORY)
+    if (rc == ERR_NO_FIT) {
+        bool grows = t->loaded.max_context < t->loaded.info.max_context;
+        const char *more = t->is_script ? (grows ? " (-c makes it larger)" : "")
+                           : grows      ? " (/undo goes back, /clear starts a new one, -c makes it larger)"
+                                        : " (/undo goes back, /clear starts a new one)";
+        rc = err_set(e, ERR_USAGE, "%s%s", why.text, more);
+    } else if (rc && rc != ERR_MEMORY)
         err_set(e, rc, "%s", why.text);
     if (!rc)
         str_clear(&t->attached);
@@ -256,7 +269,7 @@ int talk_retry(struct talk *t, struct moeflux_err *e)
 int talk_continue(struct talk *t, struct moeflux_err *e)
 {
     if (n_tokens(t) >= t->loaded.max_context) {
-        talk_note(t, "[the context is full: /undo goes back, /clear starts anew, -c makes it larger]");
+        note_full(t);
         return 0;
     }
     int rc = generate(t, moeflux_conversation_continue, e);
@@ -282,8 +295,9 @@ int talk_undo(struct talk *t, struct moeflux_err *e)
         return 0;
     }
     moeflux_conversation_undo(t->conversation);
-    char text[96];
-    snprintf(text, sizeof text, "[back before the last question: %zu tokens are left]", n_tokens(t));
+    char text[128];
+    snprintf(text, sizeof text, "[the last question is taken back; the conversation has %zu tokens]",
+             n_tokens(t));
     talk_note(t, text);
     talk_keep_quietly(t, false);
     return 0;
@@ -393,8 +407,8 @@ static int check_saved(const struct talk *t, const char *name, const struct moef
                        name, info.model);
     uint32_t n = last_of(c).n_asked;
     return n > t->loaded.max_context
-               ? err_set(e, ERR_USAGE, "session %s has %u tokens, the context holds %u (-c)", name, n,
-                         t->loaded.max_context)
+               ? err_set(e, ERR_USAGE, "session %s has %zu tokens, the context holds %u (-c)", name,
+                         info.n_tokens, t->loaded.max_context)
                : 0;
 }
 
