@@ -39,6 +39,7 @@ static int check_file(const char *path, bool takes_config, struct moeflux_err *e
 /* What a directory has. */
 struct contents {
     bool manifest, config, safetensors, pytorch;
+    bool converted; /* files that only moeflux convert writes */
     bool part;         /* a part of a model's experts: it gets its own error later, and --verify takes it */
     char pointer[256]; /* the name of a file that git-lfs has not fetched; "": none */
     char gguf[256];    /* the first GGUF file by name, not one of vision; "": none */
@@ -73,6 +74,7 @@ static void look_at(struct contents *c, int dir, const char *name)
     bool weights = str_ends_with(name, ".safetensors");
     c->manifest |= strcmp(name, "model_weights.json") == 0;
     c->config |= strcmp(name, "config.json") == 0;
+    c->converted |= strcmp(name, "model_weights.bin") == 0 || strcmp(name, "packed_experts") == 0;
     c->part |= strcmp(name, SPREAD_PART_FILE) == 0;
     c->safetensors |= weights;
     if (str_ends_with(name, ".gguf") && strncmp(name, "mmproj", 6) != 0 &&
@@ -106,7 +108,7 @@ static int check_dir(const char *path, struct moeflux_err *e)
                        path, c.pointer);
     if (c.manifest || c.part || (c.safetensors && c.config))
         return 0;
-    if (c.safetensors)
+    if (c.safetensors && !c.converted)
         return err_set(
             e, ERR_FORMAT,
             "%s: safetensors files without a config.json: a model needs its repository's .json files "
@@ -115,6 +117,11 @@ static int check_dir(const char *path, struct moeflux_err *e)
     if (c.gguf[0])
         return err_set(e, ERR_UNSUPPORTED, "%s: a directory of GGUF files: name the file, for example %s/%s",
                        path, path, c.gguf);
+    if (c.converted)
+        return err_set(e, ERR_FORMAT,
+                       "%s: model_weights.json is missing: the rest of a directory that moeflux convert wrote "
+                       "is there",
+                       path);
     if (c.pytorch)
         return err_set(
             e, ERR_UNSUPPORTED,

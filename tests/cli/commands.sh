@@ -22,6 +22,8 @@ cp tests/models/qwen3-odd/hf/config.json tests/models/qwen3-odd/hf/model.safeten
 cp tests/models/tiny/config.json "$made/split"
 touch "$made/split/model-00002-of-00002.safetensors"
 printf '{"weight_map": {"a": "model-00001-of-00002.safetensors"}}' >"$made/split/model.safetensors.index.json"
+cp -r "$model" "$made/converted"
+rm "$made/converted/model_weights.json"
 printf '{"model_type": "qwen3"}' >"$made/dense/config.json"
 printf '{%% if %%}' >"$made/bad.jinja"
 head -c 1000 tests/models/gguf/gemma4.gguf >"$made/cut.gguf"
