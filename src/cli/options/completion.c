@@ -7,6 +7,27 @@
 #include "cli/options/options.h"
 #include "cli/output.h"
 
+/* `help` and its operand, the commands that have help texts of their own. */
+static const struct flag help_flags[] = {{FLAG_OPERAND, NULL, NULL, "COMMAND", "a command", 0, 0, 1,
+                                          "serve, convert, inspect, get, doctor or completion"}};
+static const struct defaults_command help_command = {"help", "the options of a command", help_flags, 1};
+
+enum { N_COMMANDS = OPTIONS_COMMANDS + 2 };
+
+/* Returns a command; the first has no name. */
+static const struct defaults_command *command_at(size_t i)
+{
+    return i < OPTIONS_COMMANDS    ? &options_commands[i]
+           : i == OPTIONS_COMMANDS ? &options_completion
+                                   : &help_command;
+}
+
+/* Names of the first command, which may be followed by a model without -m. */
+static const char *const runs[][2] = {{"run", "an answer or a conversation"},
+                                      {"chat", "an answer or a conversation"},
+                                      {"bench", "the speed of prefill and decode"}};
+enum { N_RUNS = sizeof runs / sizeof *runs };
+
 /* What may follow a flag. */
 enum value {
     VALUE_NONE,
@@ -131,9 +152,11 @@ static void put_bash_operands(const struct defaults_command *c, struct output *o
     output_text(out, "        operands=''");
     if (c == options_commands) {
         output_text(out, "\n        ((COMP_CWORD > 1)) || operands='");
-        for (size_t i = 1; i < OPTIONS_COMMANDS; i++)
-            output_addf(out, "%s%s", i > 1 ? " " : "", options_commands[i].section);
-        output_text(out, "'\n");
+        for (size_t i = 1; i < N_COMMANDS; i++)
+            output_addf(out, "%s ", command_at(i)->section);
+        output_text(out, "run chat bench'\n"
+                         "        [[ $COMP_CWORD == 1 || ${COMP_WORDS[1]} != @(run|chat|bench) ]] || "
+                         "operands=.\n");
         return;
     }
     for (size_t i = 0; i < c->n; i++)
@@ -171,8 +194,8 @@ static void put_bash(struct output *out)
 {
     output_text(out, bash_head);
     output_text(out, "    case ${COMP_WORDS[1]} in\n");
-    for (size_t i = OPTIONS_COMMANDS; i > 0; i--)
-        put_bash_command(&options_commands[i - 1], out);
+    for (size_t i = N_COMMANDS; i > 0; i--)
+        put_bash_command(command_at(i - 1), out);
     output_text(out, "    esac\n");
     output_text(out, bash_tail);
 }
@@ -238,9 +261,10 @@ static void put_zsh_command(const struct defaults_command *c, struct output *out
     }
     if (c == options_commands) {
         output_text(out, "            '1:command:((");
-        for (size_t i = 1; i < OPTIONS_COMMANDS; i++) {
-            output_addf(out, "%s%s\\:\"", i > 1 ? " " : "", options_commands[i].section);
-            put_quoted(options_commands[i].help, ":\"", out);
+        for (size_t i = 1; i < N_COMMANDS + N_RUNS; i++) {
+            const char *const *as_run = i < N_COMMANDS ? NULL : runs[i - N_COMMANDS];
+            output_addf(out, "%s%s\\:\"", i > 1 ? " " : "", as_run ? as_run[0] : command_at(i)->section);
+            put_quoted(as_run ? as_run[1] : command_at(i)->help, ":\"", out);
             output_text(out, "\"");
         }
         output_text(out, "))'\n");
@@ -258,14 +282,16 @@ static void put_zsh(struct output *out)
                      "    local command=\n"
                      "    ((CURRENT < 3)) || command=$words[2]\n"
                      "    case $command in\n");
-    for (size_t i = OPTIONS_COMMANDS; i > 0; i--)
-        put_zsh_command(&options_commands[i - 1], out);
+    for (size_t i = N_COMMANDS; i > 0; i--)
+        put_zsh_command(command_at(i - 1), out);
     output_text(out, "    esac\n"
+                     "    [[ $command != (run|chat|bench) ]] || "
+                     "specs=(${specs:#1:command:*} '1:model:_files')\n"
                      "    # What follows a command is completed as if the command were the program.\n"
                      "    case $command in\n    ");
-    for (size_t i = 1; i < OPTIONS_COMMANDS; i++)
-        output_addf(out, "%s%s", i > 1 ? "|" : "", options_commands[i].section);
-    output_text(out, ") shift words; ((CURRENT--)) ;;\n"
+    for (size_t i = 1; i < N_COMMANDS; i++)
+        output_addf(out, "%s|", command_at(i)->section);
+    output_text(out, "run|chat|bench) shift words; ((CURRENT--)) ;;\n"
                      "    esac\n"
                      "    _arguments -s $specs\n"
                      "}\n"
@@ -311,6 +337,12 @@ static void put_fish_flag(const struct defaults_command *c, const struct flag *f
 {
     put_fish_start(c, out);
     if (f->kind == FLAG_OPERAND) {
+        if (value_of(f) == VALUE_WORDS) {
+            output_text(out, " -a '");
+            put_words(f, out);
+            output_text(out, "'\n");
+            return;
+        }
         output_text(out, value_of(f) == VALUE_FILE ? " -F\n" : " -a '(__fish_complete_directories)'\n");
         return;
     }
@@ -332,8 +364,8 @@ static void put_fish(struct output *out)
                      "    set -l words (commandline -opc)\n"
                      "    set -l command run\n"
                      "    if test (count $words) -ge 2; and contains -- $words[2]");
-    for (size_t i = 1; i < OPTIONS_COMMANDS; i++)
-        output_addf(out, " %s", options_commands[i].section);
+    for (size_t i = 1; i < N_COMMANDS; i++)
+        output_addf(out, " %s", command_at(i)->section);
     output_text(out, "\n"
                      "        set command $words[2]\n"
                      "    end\n"
@@ -341,16 +373,18 @@ static void put_fish(struct output *out)
                      "end\n"
                      "\n"
                      "complete -c moeflux -f\n");
-    for (size_t i = 1; i < OPTIONS_COMMANDS; i++) {
+    for (size_t i = 1; i < N_COMMANDS + N_RUNS; i++) {
+        const char *const *as_run = i < N_COMMANDS ? NULL : runs[i - N_COMMANDS];
         output_addf(out, "complete -c moeflux -n 'test (count (commandline -opc)) -eq 1' -a %s -d '",
-                    options_commands[i].section);
-        put_quoted(options_commands[i].help, "\\", out);
+                    as_run ? as_run[0] : command_at(i)->section);
+        put_quoted(as_run ? as_run[1] : command_at(i)->help, "\\", out);
         output_text(out, "'\n");
     }
-    for (size_t i = 0; i < OPTIONS_COMMANDS; i++)
-        for (size_t k = 0; k < options_commands[i].n; k++)
-            if (is_flag(&options_commands[i].flags[k]) || is_operand(&options_commands[i].flags[k]))
-                put_fish_flag(&options_commands[i], &options_commands[i].flags[k], out);
+    output_text(out, "complete -c moeflux -n 'contains -- (commandline -opc)[2] run chat bench' -F\n");
+    for (size_t i = 0; i < N_COMMANDS; i++)
+        for (size_t k = 0; k < command_at(i)->n; k++)
+            if (is_flag(&command_at(i)->flags[k]) || is_operand(&command_at(i)->flags[k]))
+                put_fish_flag(command_at(i), &command_at(i)->flags[k], out);
 }
 
 int completion_run(const struct options *o, struct output *out, struct moeflux_err *e)

@@ -243,7 +243,7 @@ static const struct flag doctor_flags[] = {
 };
 
 static const struct flag completion_flags[] = {
-    OPERAND("SHELL", shell, "bash, zsh or fish"),
+    {FLAG_OPERAND, NULL, NULL, "SHELL", "bash, zsh or fish", AT(shell), 0, 0, "bash, zsh or fish"},
     SWITCH("h", "help", help, "print this help"),
 };
 
