@@ -34,9 +34,8 @@ static int read_file(struct chat_template *c, const char *file, struct moeflux_e
     struct moeflux_err why;
     size_t len;
     int rc = file_read_text(file, MAX_BYTES, &c->text, &len, &why);
-    return rc ? err_set(e, rc == ERR_MEMORY ? rc : ERR_USAGE, "--chat-template: %s%s", why.text,
-                        hint_for(file))
-              : 0;
+    const char *hint = rc ? hint_for(file) : "";
+    return rc ? err_set(e, *hint ? ERR_USAGE : rc, "--chat-template: %s%s", why.text, hint) : 0;
 }
 
 /* Names the user's template in a message about "chat template". */

@@ -1,6 +1,7 @@
 #include "cli/hub.h"
 
 #include <dirent.h>
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -312,19 +313,27 @@ static int choose(const char *repository, struct snapshot *best, struct moeflux_
     return rc;
 }
 
-int hub_find(const char *name, char **path, struct moeflux_err *e)
+/* Returns what to do about a repository that is not whole. */
+static const char *advice(const char *name, bool advises, char *buf, size_t cap)
 {
+    *buf = '\0';
+    if (advises)
+        snprintf(buf, cap, "; \"moeflux get %.200s\" fetches it", name);
+    return buf;
+}
+
+int hub_find(const char *name, bool advises, char **path, struct moeflux_err *e)
+{
+    char more[256];
     struct snapshot best = {0};
     char *cache = hub_cache(e), *repository = cache ? find_repository(cache, name, e) : NULL;
     int rc = repository ? choose(repository, &best, e) : (int)e->code;
     if (rc == 0 && !best.path)
-        rc = err_set(e, ERR_IO,
-                     "%s: no such directory, and %s has no snapshot of the repository; \"moeflux get %s\" "
-                     "fetches it",
-                     name, cache, name);
+        rc = err_set(e, ERR_IO, "%s: no such directory, and %s has no snapshot of the repository%s", name,
+                     cache, advice(name, advises, more, sizeof more));
     else if (rc == 0 && best.n_missing)
-        rc = err_set(e, ERR_IO, "%s: %u of %u files missing in %s: moeflux get %s fetches them", name,
-                     best.n_missing, best.n_files, best.path, name);
+        rc = err_set(e, ERR_IO, "%s: %u of %u files missing in %s%s", name, best.n_missing, best.n_files,
+                     best.path, advice(name, advises, more, sizeof more));
     if (rc == 0) {
         *path = best.path;
         best.path = NULL;
@@ -340,11 +349,14 @@ int hub_use(struct options *o, struct moeflux_err *e)
     bool is_source = o->verb == VERB_CONVERT;
     const char **model = is_source ? &o->src : &o->model;
     const char *name = is_source && !o->dst ? NULL : *model;
-    if (!name || !hub_is_name(name) || file_exists(name) || file_is_dir(name))
+    struct stat st;
+    if (!name || !hub_is_name(name) || stat(name, &st) == 0)
         return 0;
+    if (errno != ENOENT && errno != ENOTDIR)
+        return err_errno(e, ERR_IO, "%s", name);
     if (str_ends_with(name, ".gguf"))
         return 0;
-    int rc = hub_find(name, &o->hub_path, e);
+    int rc = hub_find(name, true, &o->hub_path, e);
     if (rc < 0)
         return rc;
     if (!is_source && !o->alias)

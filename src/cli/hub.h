@@ -42,8 +42,8 @@ int hub_folder(const char *name, char folder[HUB_FOLDER], struct moeflux_err *e)
 /* Finds the snapshot of a repository that has all files: refs/main's, else the newest. *path: fresh memory;
  * its directory, or the file if its only weights are one GGUF file or one split set. A snapshot of several
  * GGUF files or of PyTorch's files counts as complete: which_model_check explains it. ERR_IO: the cache has
- * none. The message counts the files that are missing, and says how to fetch them. */
-int hub_find(const char *name, char **path, struct moeflux_err *e);
+ * none. The message counts the files that are missing; advises: it says how to fetch them. */
+int hub_find(const char *name, bool advises, char **path, struct moeflux_err *e);
 
 /* Replaces the name of a repository in `o` (-m, inspect's argument, or convert's source) by a path of its
  * snapshot, unless a directory or file has this name. */

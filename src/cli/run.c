@@ -160,10 +160,24 @@ static int make_request(struct run *r, struct moeflux_err *e)
     return rc;
 }
 
+/* The engine counts tokens from 0; messages about the file count its words from 1. */
+static int check_ids(const struct run *r, struct moeflux_err *e)
+{
+    const struct token_list *ids = &r->prompt.ids;
+    uint32_t vocab = r->loaded.info.vocab_size;
+    for (size_t i = 0; i < ids->n; i++)
+        if ((uint32_t)ids->ids[i] >= vocab)
+            return err_set(e, ERR_USAGE, "--tokens-in: word %zu is %d, expected 0 to %u", i + 1, ids->ids[i],
+                           vocab - 1);
+    return 0;
+}
+
 /* Makes the prompt's tokens, which the probe writes, and compares them with the context. */
 static int encode(struct run *r, struct moeflux_err *e)
 {
     struct token_list ids = {0};
+    if (check_ids(r, e))
+        return ERR_USAGE;
     int64_t n = moeflux_chat_encode(r->loaded.chat, r->request, NULL, 0, e);
     if (n < 0)
         return (int)n;

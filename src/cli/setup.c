@@ -36,8 +36,8 @@ static void tell_margin(const struct options *o, const struct moeflux_model_info
         snprintf(text, sizeof text, "--prefer-resident changes nothing: all experts are in memory");
     else
         snprintf(text, sizeof text,
-                 "experts in memory stand in for others that score less than %g more; the text depends on "
-                 "the cache",
+                 "an expert in memory replaces a chosen one that scores less than %g higher, so the text "
+                 "depends on what is in memory",
                  (double)m->prefer_resident);
     exit_tell(o->log_level, EXIT_WARN, text);
 }

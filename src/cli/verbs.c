@@ -113,8 +113,9 @@ int verbs_convert(const struct options *o, const struct term *t, struct output *
         exit_tell(o->log_level, EXIT_WARN, "interrupted; the same command goes on with what is done");
     if (rc)
         return rc;
-    if (o->log_level >= EXIT_INFO)
-        say_result(o, &r, (double)(clock_ns() - start) / 1e9);
+    if (o->log_level < EXIT_INFO)
+        return 0;
+    say_result(o, &r, (double)(clock_ns() - start) / 1e9);
     return convert_report_print(&r.errors, co.settings.rule != CONVERT_RULE_MINMAX, out, e);
 }
 

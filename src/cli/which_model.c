@@ -39,7 +39,7 @@ static int check_file(const char *path, bool takes_config, struct moeflux_err *e
 /* What a directory has. */
 struct contents {
     bool manifest, config, safetensors, pytorch;
-    bool converted; /* files that only moeflux convert writes */
+    bool converted;    /* files that only moeflux convert writes */
     bool part;         /* a part of a model's experts: it gets its own error later, and --verify takes it */
     char pointer[256]; /* the name of a file that git-lfs has not fetched; "": none */
     char gguf[256];    /* the first GGUF file by name, not one of vision; "": none */
@@ -118,10 +118,11 @@ static int check_dir(const char *path, struct moeflux_err *e)
         return err_set(e, ERR_UNSUPPORTED, "%s: a directory of GGUF files: name the file, for example %s/%s",
                        path, path, c.gguf);
     if (c.converted)
-        return err_set(e, ERR_FORMAT,
-                       "%s: model_weights.json is missing: the rest of a directory that moeflux convert wrote "
-                       "is there",
-                       path);
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: model_weights.json is missing: the rest of a directory that moeflux convert wrote "
+            "is there",
+            path);
     if (c.pytorch)
         return err_set(
             e, ERR_UNSUPPORTED,

@@ -135,10 +135,10 @@ static void say_whether_it_fits(struct reader *r)
 {
     char text[128];
     uint64_t experts = r->work.model->expert_bytes;
-    bool large = experts >> 30 != 0;
-    snprintf(text, sizeof text, "%.1f %s of experts %s in 3/4 of %.1f GiB",
-             (double)experts / (large ? 1073741824.0 : 1048576.0), large ? "GiB" : "MiB",
-             fits(r) ? "fit" : "do not fit", (double)r->host_bytes / 1073741824.0);
+    bool large = experts >= 1000000000;
+    snprintf(text, sizeof text, "%.1f %s of experts %s in 3/4 of %.1f GB",
+             (double)experts / (large ? 1e9 : 1e6), large ? "GB" : "MB", fits(r) ? "fit" : "do not fit",
+             (double)r->host_bytes / 1e9);
     add_reason(r, text);
 }
 

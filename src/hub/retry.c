@@ -50,8 +50,8 @@ int retry_wait(struct retry *r, const struct remote_reply *reply, const char *wh
     r->has_progress = false;
     if (r->n >= r->most) {
         retry_explain(reply, why, sizeof why);
-        return err_set(e, ERR_IO, "%s: %u %s without a new byte: %s", what, r->n, r->n == 1 ? "try" : "tries",
-                       why);
+        return err_set(e, ERR_IO, "%s: nothing received after %u %s: %s", what, r->n,
+                       r->n == 1 ? "try" : "tries", why);
     }
     if (r->n > 1 || !reply->cut) {
         uint32_t doublings = r->n == 0 ? 0 : r->n < 9 ? r->n - 1 : 8;

@@ -15,7 +15,7 @@ claim a_flag_wins_over_the_environment_and_that_over_the_file
 settings 'model = /of/the/file'
 fails 1 "^moeflux: /of/the/file: .* $file:1)$" -p x
 MOEFLUX_MODEL=/of/the/environment fails 1 '^moeflux: /of/the/environment: .* MOEFLUX_MODEL)$' -p x
-MOEFLUX_MODEL=/of/the/environment fails 1 '^moeflux: /of/a/flag: [^(]*$' -m /of/a/flag -p x
+MOEFLUX_MODEL=/of/the/environment fails 1 '^moeflux: /of/a/flag: [^(]*(a model is [^(]*)$' -m /of/a/flag -p x
 settings "model = $model" 'temp = 0' 'no-think = true'
 ask
 out_is 85
@@ -118,7 +118,7 @@ placed 2 'draft = none' -p x
 placed 1 'api-key-file = /nowhere/k' serve --port 0
 placed 1 'state-dir = /dev/null/d' serve --port 0
 placed 2 'host = no.such.host.invalid' serve --port 0
-placed 2 'chat-template = /nowhere/t' -p x
+placed 1 'chat-template = /nowhere/t' -p x
 placed 2 'chat-template-kwargs = [1]' -p x
 placed 2 'temp = 900' -p x
 settings '# nothing'

@@ -223,7 +223,7 @@ for words in '--revision -m org/large' 'org/large --revision -m' '--revision=-m 
 done
 for words in '--revision v1 -m org/large' '-m org/large --revision v1' 'org/large --revision v1 -m x'; do
     # shellcheck disable=SC2086 # words are words
-    fails 2 '-m is a flag of moeflux' get $words
+    fails 2 '-m belongs to moeflux' get $words
 done
 HF_ENDPOINT=ftp://x fails 2 'HF_ENDPOINT.*ftp' get org/large
 HF_ENDPOINT=http://127.0.0.1:1 fails 1 '127.0.0.1:1/api' get org/large --tries 1

@@ -51,7 +51,7 @@ json_is 'j["model"]' "$tmp/hub/models--o--two/snapshots/new"
 claim missing_files_are_counted
 snapshot "$tmp/hub" o--cut bbb
 rm "$tmp/hub/models--o--cut/snapshots/bbb/model-00002-of-00002.safetensors"
-fails 1 '^moeflux: o/cut: 1 of 4 files .*moeflux get o/cut ' -m o/cut -p x
+fails 1 '^moeflux: o/cut: 1 of 4 files .*moeflux get o/cut"' -m o/cut -p x
 fails 1 '^moeflux: o/cut: 1 of 4 files ' inspect o/cut
 fails 1 '^moeflux: o/cut: 1 of 4 files ' serve -m o/cut
 fails 1 '^moeflux: o/cut: 1 of 4 files ' convert o/cut "$tmp/out-dir"

@@ -15,7 +15,7 @@ out_has '  products  *[0-9.]* .B/s'
 [ "$(grep -c '^  *[0-9]* %  *[0-9.]*  *[0-9.]*  *[0-9.]*  *[0-9.]*  *[0-9.]*' "$tmp/out")" -ge 6 ] ||
     fault "fewer than six rows: $(cat "$tmp/out")"
 out_has '100 %.*this plan'
-out_has '^The device: .*experts .*resident'
+out_has '^Limit: the device\. .*experts .*memory'
 out_has '  on the CPU  *[0-9.]* .B/s  '
 out_has '  --experts cpu  *[0-9.]* ms'
 out_has '  --[a-z-]* [a-z0-9:.]*  *[0-9.]* ms  .*fastest$'

@@ -630,13 +630,13 @@ static void auto_says_what_it_took_and_why(void **state)
     bool ring = can_open(&m, READER_URING), direct = can_open(&f.model, READER_DIRECT),
          direct_there = can_open(&m, READER_DIRECT);
     uint64_t bytes = f.model.expert_bytes;
-    check_auto(&f.model, bytes / 3 * 4 + 8, true, READER_MMAP, "6.8 MiB of experts fit in 3/4 of 0.0 GiB");
-    check_auto(&f.model, bytes / 3 * 4 + 8, false, READER_PREAD, "6.8 MiB of experts fit in 3/4 of 0.0 GiB");
+    check_auto(&f.model, bytes / 3 * 4 + 8, true, READER_MMAP, "7.1 MB of experts fit in 3/4 of 0.0 GB");
+    check_auto(&f.model, bytes / 3 * 4 + 8, false, READER_PREAD, "7.1 MB of experts fit in 3/4 of 0.0 GB");
     check_auto(&f.model, bytes, true,
                direct ? READER_DIRECT
                : ring ? READER_URING
                       : READER_PREAD,
-               "6.8 MiB of experts do not fit in 3/4 of 0.0 GiB");
+               "7.1 MB of experts do not fit in 3/4 of 0.0 GB");
     check_auto(&m, 4 * bytes, true, READER_MMAP, "mmap (2 threads)");
     check_auto(&m, 4 * bytes, false, READER_PREAD, "pread (2 threads)");
     check_auto(&m, 0, false,

@@ -313,7 +313,7 @@ static int find_offline(const struct options *o, struct output *out, struct moef
                                       : NULL;
     if (flag)
         return err_set(e, ERR_USAGE, "%s: HF_HUB_OFFLINE is set, and this needs the network", flag);
-    if (hub_find(o->repository, &path, &why))
+    if (hub_find(o->repository, false, &path, &why))
         return err_set(e, ERR_IO, "HF_HUB_OFFLINE is set, so nothing is fetched: %s", why.text);
     output_addf(out, "%s\n", path);
     free(path);

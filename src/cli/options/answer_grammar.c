@@ -26,7 +26,7 @@ static int read_file(enum moeflux_grammar_kind kind, const char *path, char **ou
     struct moeflux_err why;
     int rc = file_read_text(path, MOEFLUX_MAX_GRAMMAR, &text, &len, &why);
     if (rc)
-        return err_set(e, rc == ERR_MEMORY ? rc : ERR_USAGE, "%s", why.text);
+        return err_set(e, rc == ERR_IO || rc == ERR_MEMORY ? rc : ERR_USAGE, "%s", why.text);
     rc = make(kind, text, len, path, out, e);
     free(text);
     return rc;

@@ -53,7 +53,10 @@ static int check_thinking(const struct options *o, struct moeflux_err *e)
     int rc = refuse(o->think && o->no_think, "--think", "--no-think", e);
     if (!rc)
         rc = refuse(o->think && is_none, "--think", "--effort none", e);
-    return rc ? rc : refuse(o->no_think && has_effort && !is_none, "--no-think", "--effort", e);
+    if (!rc)
+        rc = refuse(o->no_think && has_effort && !is_none, "--no-think", "--effort", e);
+    bool thinks = o->think || (has_effort && !is_none);
+    return rc ? rc : refuse(thinks && o->raw, o->think ? "--think" : "--effort", "--raw", e);
 }
 
 static int check_prompt(const struct options *o, struct moeflux_err *e)
@@ -259,7 +262,16 @@ static int check_bench(struct options *o, struct moeflux_err *e)
         rc = check_needs(o->bench_reps, "--bench-reps", o->bench, "--bench", e);
     if (!rc)
         rc = check_needs(o->bench_parallel, "--bench-parallel", o->bench, "--bench", e);
+    if (!rc)
+        rc = refuse(o->bench && o->predict != OPTIONS_NOT_GIVEN, "-n", "--bench (--bench-gen N)", e);
     set_bench_defaults(o);
+    bool any = false;
+    for (uint32_t i = 0; i < o->bench_prompt.n; i++)
+        any = any || o->bench_prompt.values[i];
+    for (uint32_t i = 0; i < o->bench_gen.n; i++)
+        any = any || o->bench_gen.values[i];
+    if (!rc && o->bench && !any)
+        rc = err_set(e, ERR_USAGE, "--bench-prompt and --bench-gen are 0: nothing is measured");
     return rc;
 }
 
@@ -397,6 +409,9 @@ static int check_serve(struct options *o, struct moeflux_err *e)
         rc = check_sampling(o, e);
     if (!rc)
         rc = secret_take(o, e);
+    if (!rc && o->cors && strcmp(o->cors, "*") != 0 && !strstr(o->cors, "://"))
+        rc = err_set(e, ERR_USAGE,
+                     "--cors: expected * or an origin such as http://localhost:3000, found \"%s\"", o->cors);
     if (!rc)
         rc = refuse(o->replicate && o->state_dir, "--replicate", "--state-dir", e);
     if (!rc && o->sequences && o->sequences < o->parallel)
@@ -414,6 +429,8 @@ static int check_convert(const struct options *o, struct moeflux_err *e)
                     o->expert_mode != OPTIONS_NOT_GIVEN;
     if (o->mtp && o->no_mtp)
         return err_set(e, ERR_USAGE, "--mtp: expected none with --no-mtp");
+    if (!o->src)
+        return err_set(e, ERR_USAGE, "%s is missing (--help shows the usage)", o->verify ? "DST" : "SRC");
     if (o->dst)
         return 0;
     if (!o->verify)

@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "cli/exit.h"
 #include "cli/options/options.h"
+#include "cli/which_model.h"
 
 static bool is_of_word(char c)
 {
@@ -73,12 +74,30 @@ static void add_place(struct str *places, const char *name, size_t n, const char
              place);
 }
 
+/* Says what a model is, if there is none of the name. */
+static void explain_model(const struct options *o, struct moeflux_err *e)
+{
+    const char *rest = o->model ? str_after(e->text, o->model) : NULL;
+    if (rest && strcmp(rest, ": No such file or directory") == 0)
+        which_model_require(o->model, e);
+}
+
+/* Names the model whose chat template is at fault. The user's own is named where it is read. */
+static void name_template(const struct options *o, struct moeflux_err *e)
+{
+    struct moeflux_err first = *e;
+    if (o->model && !o->chat_template && str_after(first.text, "chat template"))
+        err_set(e, first.code, "%s: %s", o->model, first.text);
+}
+
 void explain_failure(const struct options *o, struct moeflux_err *e)
 {
     struct str places = {0};
     exit_name_flags(e);
     if (o->command)
         name_path(o, e);
+    name_template(o, e);
+    explain_model(o, e);
     for (uint32_t i = 0; i < o->defaults.n_used; i++) {
         char place[512];
         const struct default_value *v = &o->defaults.used[i];

@@ -90,6 +90,21 @@ static const char *owner_of_missing(const char *word, int argc, char **argv)
     return word;
 }
 
+/* Lists the options that begin with `name`; "": fewer than two. */
+static void list_longer(const struct parser *p, const char *name, struct str *out)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; *name && i < p->n_args; i++)
+        for (const char *at = p->owner[i]->longs; at && *at; at += strspn(at, ",")) {
+            size_t len = strcspn(at, ",");
+            if (strncmp(at, name, strlen(name)) == 0)
+                str_addf(out, "%s--%.*s", n++ ? ", " : "", (int)len, at);
+            at += len;
+        }
+    if (n < 2)
+        str_clear(out);
+}
+
 /* Reports an unknown option, "--tmep" or "--tmep=1", and suggests the one that was probably meant. */
 static int unknown_option(const struct parser *p, const char *word, struct moeflux_err *e)
 {
@@ -97,6 +112,15 @@ static int unknown_option(const struct parser *p, const char *word, struct moefl
     size_t n = strcspn(word, "=");
     const char *dashes = strncmp(word, "--", 2) == 0 ? "--" : "";
     snprintf(name, sizeof name, "%.*s", (int)(n - strlen(dashes)), word + strlen(dashes));
+    struct str longer = {0};
+    if (*dashes && strlen(name) > 1)
+        list_longer(p, name, &longer);
+    if (longer.len && str_ok(&longer))
+        err_set(e, ERR_USAGE, "%s is short for several options: %s", word, str_text(&longer));
+    bool is_short = longer.len > 0;
+    str_free(&longer);
+    if (is_short)
+        return ERR_USAGE;
     struct closest closest = closest_begin(name);
     for (size_t i = 0; i < p->n_args; i++)
         for (const char *at = p->owner[i]->longs; at && *at; at += strspn(at, ",")) {

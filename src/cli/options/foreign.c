@@ -177,12 +177,15 @@ static bool is_among(const struct walk *w, const char *word)
 /* A flag of another command says whose it is. Its value may be a key, and is not shown. */
 static int refuse_others(const struct walk *w, const char *word)
 {
+    char own[32];
+    snprintf(own, sizeof own, " %s", w->command->section);
     for (size_t i = 0; i < w->n_commands; i++)
         if (own_flag(&w->commands[i], word, true))
-            return err_set(w->e, ERR_USAGE, "%.*s is a flag of moeflux%s%s (%s)", (int)strcspn(word, "="),
-                           word, i ? " " : "", i ? w->commands[i].section : "",
-                           is_among(w, w->commands[i].section) ? "the command goes first"
-                                                               : "--help shows this command's");
+            return err_set(w->e, ERR_USAGE, "%.*s belongs to moeflux%s%s%s%s", (int)strcspn(word, "="), word,
+                           i ? " " : "", i ? w->commands[i].section : "",
+                           is_among(w, w->commands[i].section) ? ": the command goes first"
+                                                               : "; --help lists the flags of moeflux",
+                           is_among(w, w->commands[i].section) || w->command == w->commands ? "" : own);
     return 0;
 }
 
@@ -220,6 +223,20 @@ static int refuse_letters(const struct walk *w, const char *word)
                : err_set(w->e, ERR_USAGE, "unknown option %s (--help lists them)", word);
 }
 
+/* Takes -m MODEL of a command whose model is a word without a flag. */
+static bool takes_model_as_word(struct walk *w, int *at)
+{
+    const char *word = w->argv[*at], *value = str_after(word, "--model=");
+    const struct flag *f = flags_find(w->command->flags, w->command->n, "model");
+    if (!f || f->kind != FLAG_OPERAND)
+        return false;
+    if (!value && *at + 1 < w->argc && (strcmp(word, "-m") == 0 || strcmp(word, "--model") == 0))
+        value = w->argv[++*at];
+    if (value)
+        push(w->out, value);
+    return value != NULL;
+}
+
 /* Translates argv[*at]. */
 static int walk_word(struct walk *w, int *at)
 {
@@ -232,6 +249,8 @@ static int walk_word(struct walk *w, int *at)
         taken = take(w, foreign_flags, at);
     if (taken)
         return taken < 0 ? taken : 0;
+    if (!own && takes_model_as_word(w, at))
+        return 0;
     if (!own && (refuse_others(w, word) || refuse_letters(w, word)))
         return ERR_USAGE;
     if (!own)
@@ -289,7 +308,8 @@ int foreign_command(struct foreign *x, int *argc, char ***argv, struct moeflux_e
         const char *names, *instead;
     } none[] = {
         {"list,ls", "\"hf cache ls\" lists what is downloaded, and a model is a directory"},
-        {"pull,download,create", "\"moeflux get USER/MODEL\" fetches a model, then moeflux -m USER/MODEL"},
+        {"create", "man moeflux-config says how settings are kept for a model"},
+        {"pull,download", "\"moeflux get USER/MODEL\" fetches a model, then moeflux -m USER/MODEL"},
         {"rm,cp,push,ps,stop", "a model is a directory, and a server a process: rm, cp, ps and kill"},
         {"show", "moeflux inspect MODEL"},
         {"quantize", "moeflux convert SRC DST --bits 4"},

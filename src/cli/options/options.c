@@ -180,7 +180,7 @@ static const struct flag run_flags[] = {
 };
 
 static const struct flag convert_flags[] = {
-    OPERAND("SRC", src, "safetensors (MLX, bf16, f16, f32, fp8), or GGUF"),
+    MAY_OPERAND("SRC", src, "safetensors (MLX, bf16, f16, f32, fp8), or GGUF"),
     MAY_OPERAND("DST", dst, "directory to write; must not exist"),
     INT(NULL, "bits", "N", bits, 1, MAX_TOKENS, "bits per weight: 2, 3, 4, 5, 6, 8 (4, or as in SRC)"),
     INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns per scale: 32, 64, 128 (64)"),
@@ -203,7 +203,7 @@ static const struct flag convert_flags[] = {
 
 static const struct flag inspect_flags[] = {
     /* The long name is for the configuration file. */
-    {FLAG_OPERAND, NULL, "model", "MODEL", "directory or config.json; optional with the next two",
+    {FLAG_OPERAND, NULL, "model", "MODEL", "a directory, GGUF file, ORG/NAME or config.json",
      AT(model), 0, 1, NULL},
     TEXT(NULL, "trace", "FILE", trace, "replay a run's trace with other cache sizes"),
     TEXT(NULL, "usage", "FILE", usage, "show how evenly the experts were used"),
@@ -376,6 +376,9 @@ static bool is_used(const struct defaults_command *c, const struct flag *f, cons
         {AT(experts), AT(n_cpu_moe)},
         {AT(n_cpu_moe), AT(experts)},
         {AT(system), AT(raw)},
+        {AT(think), AT(raw)},
+        {AT(effort), AT(raw)},
+        {AT(predict), AT(bench)},
         {AT(chat_template), AT(raw)},
         {AT(chat_template), AT(tokens_in)},
         {AT(chat_template_kwargs), AT(raw)},
@@ -458,6 +461,17 @@ void options_take_all(struct options *o)
     }
 }
 
+/* Refuses flags of the command line that bound a directory which nothing names. A setting of the file may
+ * stand there for other calls. */
+static int check_bounds(const struct options *o, const struct defaults_command *c, const bool *given,
+                        struct moeflux_err *e)
+{
+    bool disk = has(c, given, AT(state_disk)), files = has(c, given, AT(state_files));
+    return (disk || files) && !o->state_dir ? err_set(e, ERR_USAGE, "%s goes with --state-dir only",
+                                                      disk ? "--state-disk" : "--state-files")
+                                            : 0;
+}
+
 static int take_defaults(struct options *o, const struct defaults_command *c, int argc, char **argv,
                          struct moeflux_err *e)
 {
@@ -471,6 +485,8 @@ static int take_defaults(struct options *o, const struct defaults_command *c, in
         note_given(o, c, given);
     if (rc == 0)
         rc = take_breakers(o, e);
+    if (rc == 0)
+        rc = check_bounds(o, c, given, e);
     options_take_all(o);
     free(scratch);
     if (o->quiet)
@@ -551,7 +567,8 @@ int options_parse(struct options *o, int argc, char **argv, struct moeflux_err *
     argc = o->foreign.argc;
     argv = o->foreign.argv;
     rc = flags_parse(c->flags, c->n, argc, argv, o, &o->help, e);
-    if (rc && at == 0 && argc > 1 && argv[1][0] && argv[1][0] != '-')
+    bool takes_m = at == 0 || o->verb == VERB_SERVE || o->verb == VERB_DOCTOR;
+    if (rc && takes_m && argc > 1 && argv[1][0] && argv[1][0] != '-')
         return which_model_refuse_word(argv[1], true, e);
     if (rc)
         return rc;

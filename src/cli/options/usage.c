@@ -43,5 +43,5 @@ void usage_add(const struct options *o, struct str *out)
     }
     str_add_text(out, RUN);
     flags_help(options_commands[0].flags, options_commands[0].n, out);
-    str_add_text(out, "\nmoeflux convert --help, man moeflux and man moeflux-convert say more.\n");
+    str_add_text(out, "\nMore: man moeflux; for each command COMMAND --help and man moeflux-COMMAND.\n");
 }

@@ -83,16 +83,17 @@ static void advise_on(const struct moeflux_plan *p, const struct lab_forecast *f
     double percent = 100 * hits, all = f->apart_s * 1e3;
     if (f->disk_s >= f->compute_s + f->copy_s)
         snprintf(text, cap,
-                 "The disk: at %.0f %% hits a token waits %.1f of %.1f ms for it; with %s more memory "
+                 "Limit: the disk. At %.0f %% hits a token waits %.1f of %.1f ms for it; with %s more memory "
                  "all experts fit",
                  percent, f->disk_s * 1e3, all, more);
     else if (f->copy_s > f->compute_s)
-        snprintf(text, cap,
-                 "Device memory: at %.0f %% hits a token spends %.1f of %.1f ms on copies from the host",
-                 percent, f->copy_s * 1e3, all);
+        snprintf(
+            text, cap,
+            "Limit: device memory. At %.0f %% hits a token spends %.1f of %.1f ms on copies from the host",
+            percent, f->copy_s * 1e3, all);
     else
-        snprintf(text, cap, "The device: at %.0f %% hits it computes for %.1f of a token's %.1f ms", percent,
-                 f->compute_s * 1e3, all);
+        snprintf(text, cap, "Limit: the device. At %.0f %% hits it computes for %.1f of a token's %.1f ms",
+                 percent, f->compute_s * 1e3, all);
 }
 
 /* Writes one line of advice; "" if too little is known. */
@@ -104,7 +105,7 @@ static void advise(const struct moeflux_needs *n, const struct moeflux_plan *p, 
         return;
     struct lab_forecast f = lab_make_forecast(n, p, s, held_share(p));
     if (p->experts_resident)
-        snprintf(text, cap, "The device: all experts are resident, it computes for all of a token's %.1f ms",
+        snprintf(text, cap, "Limit: the device. All experts are in memory; a token is %.1f ms of computing",
                  f.compute_s * 1e3);
     else if (s->disk_bytes_s > 0)
         advise_on(p, &f, held_share(p), text, cap);

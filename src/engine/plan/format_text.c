@@ -116,4 +116,9 @@ void format_text_dense(const struct model_dir *d, char *out, size_t n)
             100 * (double)bytes[format] / (double)all);
         bytes[format] = 0;
     }
+    uint64_t others = 0;
+    for (uint32_t i = 0; i < FORMAT_END; i++)
+        others += bytes[i];
+    if (others)
+        add(out, n, ", others %.3g %%", 100 * (double)others / (double)all);
 }
