@@ -709,7 +709,7 @@ struct moeflux_needs {
     uint64_t dense_bytes;           /* the resident part, on disk and in memory */
     uint64_t table_bytes;           /* n-gram tables on disk; a token reads some rows */
     uint64_t expert_bytes;          /* all routed experts */
-    char tokenizer_path[4096];      /* as in moeflux_model_info; "": the model has no tokenizer */
+    char tokenizer_path[4096];      /* that of moeflux_model_info; "": the model has none */
     char expert_formats[192];       /* "3 bits g64, down 6 bits g64 in 12 of 40 layers" */
     char dense_formats[128];        /* the rest, by share of its bytes: "4 bits g64 91 %, bf16 9 %" */
     uint64_t one_expert_bytes;      /* the largest expert: layers may store theirs differently */

@@ -144,7 +144,7 @@ err_has 'small 1#.txt: status 429, .* 3 s'
 for given in 1 3; do
     faulty '{"statuses": [[500, 0], [500, 0], [500, 0], [500, 0], [500, 0]]}'
     forget
-    fails 1 "org/large/small 1#.txt: $given tr.*500" get -q org/large --include 'small 1*' --tries "$given"
+    fails 1 "org/large/small 1#.txt: .*$given tr.*500" get -q org/large --include 'small 1*' --tries "$given"
     [ "$(grep -c resolve "$tmp/log")" -eq "$given" ] || fault "$given: requests: $(cat "$tmp/log")"
     faulty '{}'
 done

@@ -211,7 +211,7 @@ static int use_switch_value(const struct walk *w, const char **word)
                          "--think: expected no value, true, false, low, medium or high, found \"%s\"", *word);
 }
 
-/* Refuses "-embd", which getopt would read as -e with the value "mbd". A number may follow its letter: -n5. */
+/* Refuses "-embd", which getopt would read as -e with the value "mbd". A number may follow a letter: -n5. */
 static int refuse_letters(const struct walk *w, const char *word)
 {
     char first[3] = {'-', word[0] ? word[1] : '\0', '\0'};
