@@ -214,7 +214,8 @@ static int use_switch_value(const struct walk *w, const char **word)
 /* Refuses "-embd", which getopt would read as -e with the value "mbd". A number may follow a letter: -n5. */
 static int refuse_letters(const struct walk *w, const char *word)
 {
-    char first[3] = {'-', word[0] ? word[1] : '\0', '\0'};
+    char first[3];
+    snprintf(first, sizeof first, "%s", word);
     if (word[0] != '-' || !isalpha((unsigned char)word[1]) || !isalpha((unsigned char)word[2]))
         return 0;
     return own_flag(w->command, first, true)

@@ -40,8 +40,8 @@ enum { BENCH_MAX_PARALLEL = MOEFLUX_MAX_PARALLEL };
 
 struct options {
     enum verb verb;
-    const struct defaults_command *command; /* whose flags were parsed; NULL: none */
     int log_level;                          /* enum exit_level */
+    const struct defaults_command *command; /* whose flags were parsed; NULL: none */
     char *hub_path;                         /* the snapshot that `model` or `src` stands for; NULL: none */
     struct defaults defaults;
     struct foreign foreign; /* the words that were parsed, and notes on them for the user */
