@@ -150,7 +150,7 @@ j['model']['merges'] = j['model']['merges'][::-1]
 json.dump(j, open(sys.argv[2], 'w'))
 END
 fails 2 "^moeflux: $tmp/other: .*tokenizer of $model; .*text" "$@" "$tmp/other"
-fails 3 '^moeflux: --memory 1K: .* 0.00 MiB.* 0.11 MiB' "$@" '--memory 1K'
+fails 3 '^moeflux: --memory 1K: .* 1024 bytes.* 0.11 MiB' "$@" '--memory 1K'
 : >"$tmp/empty"
 fails 2 "^moeflux: .*$tmp/empty: .*empty" -m $model --perplexity "$tmp/empty" --compare $model
 printf a >"$tmp/empty"

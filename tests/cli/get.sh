@@ -22,7 +22,7 @@ python3 -c 'import random, sys; sys.stdout.buffer.write(random.Random(1).randbyt
 for i in 1 2 3; do echo "file $i" >"$repositories/org/large/small $i#.txt"; done
 : >"$repositories/org/large/empty.txt"
 
-faulty() { echo "$1" >"$tmp/control.new" && mv "$tmp/control.new" "$tmp/control"; }
+faulty() { printf '%s\n' "$1" >"$tmp/control.new" && mv "$tmp/control.new" "$tmp/control"; }
 faulty '{}'
 python3 tests/cli/hub_server.py "$repositories" "$tmp/control" "$tmp/log" >"$tmp/ports" 2>"$tmp/served" &
 server=$!

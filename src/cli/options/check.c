@@ -263,7 +263,8 @@ static int check_bench(struct options *o, struct moeflux_err *e)
     if (!rc)
         rc = check_needs(o->bench_parallel, "--bench-parallel", o->bench, "--bench", e);
     if (!rc)
-        rc = refuse(o->bench && o->predict != OPTIONS_NOT_GIVEN, "-n", "--bench (--bench-gen N)", e);
+        rc = refuse(o->bench && !o->batch && o->predict != OPTIONS_NOT_GIVEN, "-n", "--bench (--bench-gen N)",
+                    e);
     set_bench_defaults(o);
     bool any = false;
     for (uint32_t i = 0; i < o->bench_prompt.n; i++)
