@@ -169,7 +169,7 @@ fails 1 "^moeflux: $model/config.json: .*directory" -m "$model/config.json" -p x
 claim a_model_that_cannot_run_is_described
 run 0 "$MOEFLUX" inspect "$other" --memory 1k
 out_has '^architecture  *DeepSeek-V3'
-out_has '^It cannot run here: --memory .* 0.00 MiB'
+out_has '^It cannot run here: --memory .* 1024 bytes'
 out_has '  disk  *[0-9.]* .B/s'
 run 0 "$MOEFLUX" inspect "$other" --json --no-measure --memory 1k
 json_is 'j["plan"], "--memory" in j["no_plan"]' '(None, True)'
@@ -201,7 +201,7 @@ json_is 'j["checkpoints"], 0 < j["checkpoint_bytes"] < j["state_bytes"] / 2' '(3
 json_is 'j["slots"] == j["experts"], j["experts_resident"]' '(True, True)'
 
 claim what_does_not_fit_has_status_3
-fails 3 '^moeflux: --memory .* 0.00 MiB, .* 0.07 MiB' -m "$model" --plan --memory 1k
+fails 3 '^moeflux: --memory .* 1024 bytes, .* 0.07 MiB' -m "$model" --plan --memory 1k
 fails 3 '^moeflux: .* [0-9.]* MiB .*--gpu-memory .* 0.0 MiB; .*-c .*--chunk ' -m "$model" --device reference \
     --plan --gpu-memory 1k
 fails 3 '^moeflux: .* [0-9.]* MiB .*--gpu-memory .* 0.0 MiB; .*-c .*--chunk ' -m "$model" --device reference \

@@ -84,7 +84,7 @@ run 0 "$MOEFLUX" -m "$model" --perplexity "$tmp/text" -c 5 --json=full
 json_is 'j["windows"] * j["context"] >= j["tokens_scored"] + j["windows"]' True
 json_is 'j["tokens_scored"] > 10' True
 printf 'a' >"$tmp/text"
-fails 2 "^moeflux: $tmp/text: 1 token, .* 2$" -m "$model" --perplexity "$tmp/text"
+fails 2 "^moeflux: .*$tmp/text: 1 token, .* 2$" -m "$model" --perplexity "$tmp/text"
 
 claim logits_and_hidden_states_agree_with_the_golden_ones
 python ids $golden case0.tokens >"$tmp/ids"
@@ -204,7 +204,7 @@ run 0 "$MOEFLUX" "$@" --bench --bench-prompt 0 --bench-gen 2 --bench-reps 1 --us
     1200K
 [ "$(choices)" -gt $((2 * once)) ] || fault "--bench did not count"
 sed -i '$d' "$tmp/usage"
-fails 1 "^moeflux: $tmp/usage: line [0-9]*: .*\"end\"" "$@" -p "$sum" --usage "$tmp/usage"
+fails 1 "^moeflux: .*$tmp/usage: line [0-9]*: .*\"end\"" "$@" -p "$sum" --usage "$tmp/usage"
 fails 1 "^moeflux: --usage $tmp/no/usage: No such file" "$@" -p "$sum" -n 0 --usage "$tmp/no/usage"
 rm "$tmp/usage" "$tmp/pin"
 
@@ -233,7 +233,7 @@ fails 2 'token 0 .* 2147483647, .* 0 to 2047$' "$@" --tokens-in "$tmp/ids" --log
 [ ! -e "$tmp/refused" ] || fault "a refused run wrote logits"
 
 claim a_model_that_does_not_fit_is_refused_with_numbers
-fails 3 '--memory .* 0.00 MiB, .* [0-9.]* MiB$' "$@" -p "$sum" --device reference --gpu-memory 1K --memory 1K
+fails 3 '--memory .* 1024 bytes, .* [0-9.]* MiB$' "$@" -p "$sum" --device reference --gpu-memory 1K --memory 1K
 
 claim a_directory_without_tokenizer_takes_ids_only
 cp -r "$model" "$tmp/bare"
@@ -434,7 +434,7 @@ printf old >"$tmp/limited/logits"
 run 1 bash -c 'ulimit -f 8; exec "$0" "$@"' "$MOEFLUX" "$@" -p "$sum" --logits-all --logits \
     "$tmp/limited/logits"
 one_line
-err_has "^moeflux: $tmp/limited/logits: write.*: File too large$"
+err_has "^moeflux: .*$tmp/limited/logits: write.*: File too large$"
 [ "$(ls "$tmp/limited")$(cat "$tmp/limited/logits")" = logitsold ] || fault "$(ls -l "$tmp/limited")"
 
 claim an_interruption_keeps_what_was_printed_and_ends_with_130
