@@ -227,9 +227,9 @@ run 0 "$MOEFLUX" "$@" -p "$sum" -c 22 -n 1
 
 claim ids_out_of_range_are_refused
 echo 1 2 2048 >"$tmp/ids"
-fails 2 'token 2 .* 2048, .* 0 to 2047$' "$@" --tokens-in "$tmp/ids" --tokens-out
+fails 2 'word 3 .* 2048, .* 0 to 2047$' "$@" --tokens-in "$tmp/ids" --tokens-out
 echo 2147483647 >"$tmp/ids"
-fails 2 'token 0 .* 2147483647, .* 0 to 2047$' "$@" --tokens-in "$tmp/ids" --logits "$tmp/refused"
+fails 2 'word 1 .* 2147483647, .* 0 to 2047$' "$@" --tokens-in "$tmp/ids" --logits "$tmp/refused"
 [ ! -e "$tmp/refused" ] || fault "a refused run wrote logits"
 
 claim a_model_that_does_not_fit_is_refused_with_numbers
