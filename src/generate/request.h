@@ -84,6 +84,7 @@ struct request {           /* zeroed at first; freed with request_free */
     /* type of the first tool that is left out, because it is no function; borrowed from `fields`; NULL:
      * none */
     const char *skipped_tool;
+    bool tools_are_unseen; /* nothing writes the tools into the prompt (tool_text.h) */
     struct token_list tokens;
     /* Set by the caller: count the leading tokens that do not depend on the last message, n_system, too. */
     bool counts_system;

@@ -160,7 +160,8 @@ static int encode_chat(struct request *r, struct generator *s, const char *where
     /* Each request may switch thinking on or off. */
     int rc = request_use_chat(&r->options, s, "a request", e);
     if (!rc && r->options.tools)
-        rc = tools_check_model(s, where, e);
+        rc = tools_use(s, where, e);
+    r->tools_are_unseen = r->options.tools && s->chat.leaves_tools_out && !s->chat.tool_list;
     if (!rc && r->options.must_call)
         rc = call_grammar(r, s, where, e);
     if (rc)

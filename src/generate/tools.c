@@ -132,6 +132,12 @@ int tools_check_model(const struct generator *s, const char *where, struct moefl
         where, s->dir);
 }
 
+int tools_use(struct generator *s, const char *where, struct moeflux_err *e)
+{
+    int rc = tools_check_model(s, where, e);
+    return rc ? rc : chat_use_tools(&s->chat, tool_form_of(s->tokenizer, s->info.chat_template), e);
+}
+
 int tools_grammar(const struct generator *s, const struct tool_choice *c, struct str *out,
                   struct moeflux_err *e)
 {

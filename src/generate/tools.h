@@ -29,5 +29,7 @@ int tools_grammar(const struct generator *s, const struct tool_choice *c, struct
 
 /* Checks that the form of tool calls in the model's chat template is known; else ERR_UNSUPPORTED. */
 int tools_check_model(const struct generator *s, const char *where, struct moeflux_err *e);
+/* Checks that and prepares s->chat, which is open, for prompts with tools. ERR_MEMORY. */
+int tools_use(struct generator *s, const char *where, struct moeflux_err *e);
 
 #endif
