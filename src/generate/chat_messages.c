@@ -51,7 +51,7 @@ static json_t *parse_arguments(const json_t *text)
 
 static json_t *text_of(const json_t *object)
 {
-    char *text = json_sent_dump(object);
+    char *text = json_sent_dump(object, 0);
     json_t *string = text ? json_string(text) : NULL;
     free(text);
     return string;
