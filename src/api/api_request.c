@@ -102,6 +102,7 @@ static const struct {
     {"use_beam_search", 0, NULL},
     {"min_tokens", 0, NULL},
     {"n_keep", 0, NULL},
+    {"samplers", 0, NULL},
     {"bad_words", 0, NULL},
     {"bad_words_ids", 0, NULL},
     {"banned_tokens", 0, NULL},
@@ -149,6 +150,11 @@ static void refuse_unsupported(const json_t *in, struct refusal *refusal)
     if (json_is_false(fields_get(in, "skip_special_tokens")))
         refusal_set(refusal, 400, "skip_special_tokens", "unsupported_parameter",
                     "skip_special_tokens: false is not supported");
+    /* A chat template writes its own special tokens, so vLLM's default for chats is false. */
+    const json_t *adds = fields_get(in, "add_special_tokens");
+    if (json_is_boolean(adds) && json_is_true(adds) != !fields_get(in, "messages"))
+        refusal_set(refusal, 400, "add_special_tokens", "unsupported_parameter",
+                    "add_special_tokens: %s is not supported", json_is_true(adds) ? "true" : "false");
     const json_t *kinds = fields_array(in, "modalities", refusal);
     for (size_t i = 0; i < json_array_size(kinds); i++) {
         const char *kind = json_string_value(json_array_get(kinds, i));

@@ -258,14 +258,13 @@ static void get_draft(struct json_view *v, struct request_options *o)
 static void get_logprobs(struct json_view *v, struct request_options *o)
 {
     const json_t *value = json_view_get(v, "logprobs");
-    bool has_top = json_view_get(v, "top_logprobs") != NULL;
     int64_t top = 0;
     request_fields_whole(v, "top_logprobs", 0, MOEFLUX_MAX_LOGPROBS, &top);
     if (!json_is_boolean(value))
         request_fields_whole(v, "logprobs", 0, MOEFLUX_MAX_LOGPROBS, &o->logprobs);
     else
         o->logprobs = json_is_true(value) ? top : REQUEST_NO_LOGPROBS;
-    if (!v->rc && has_top && !json_is_true(value))
+    if (!v->rc && top > 0 && !json_is_true(value))
         v->rc = err_set(v->e, ERR_FORMAT, "%s: top_logprobs goes with \"logprobs\": true only", v->where);
 }
 
