@@ -12,7 +12,9 @@
 #include "generate/constrain.h"
 #include "generate/generator.h"
 #include "moeflux_chat.h"
+#include "text/chat/sections.h"
 #include "text/chat/tool_calls.h"
+#include "text/grammar/grammar.h"
 
 #define MAX_BYTES ((uint64_t)16 << 20)
 
@@ -144,5 +146,25 @@ int tools_grammar(const struct generator *s, const struct tool_choice *c, struct
     char name[80];
     int rc = tool_form_grammar(tool_form_of(s->tokenizer, s->info.chat_template), c, out, e);
     snprintf(name, sizeof name, "%.60s: tools", c->where);
+    return rc ? rc : constrain_check(out, name, e);
+}
+
+/* Each grammar begins with what tells it apart from the other: in forms whose calls are messages these begin with
+ * the name of a tool and a newline (channels.h), and texts with the newline; in sections calls follow an empty
+ * text. */
+int tools_grammar_or(const struct generator *s, const struct tool_choice *c, const char *text,
+                     struct str *out, struct moeflux_err *e)
+{
+    const struct tool_form *form = tool_form_of(s->tokenizer, s->info.chat_template);
+    struct str calls = {0};
+    char name[80];
+    int rc = tool_form_grammar(form, c, &calls, e);
+    str_addf(out, "root ::= %sc-root | %sf-root\n", s->chat.sections.is_used ? "\"" SECTIONS_EMPTY "\" " : "",
+             tool_form_is_message(form) ? "\"\\n\" " : "");
+    grammar_rename(str_text(&calls), "c-", out);
+    str_add_text(out, "\n");
+    grammar_rename(text, "f-", out);
+    snprintf(name, sizeof name, "%.60s: tools", c->where);
+    str_free(&calls);
     return rc ? rc : constrain_check(out, name, e);
 }

@@ -27,6 +27,11 @@ bool tools_have(const struct json_t *tools, const char *name);
 int tools_grammar(const struct generator *s, const struct tool_choice *c, struct str *out,
                   struct moeflux_err *e);
 
+/* Appends the grammar of answers that make the calls or fit another grammar, whose texts they are without calls;
+ * the constraint is that of answer_options with may_call. Other things as in tools_grammar. */
+int tools_grammar_or(const struct generator *s, const struct tool_choice *c, const char *text,
+                     struct str *out, struct moeflux_err *e);
+
 /* Checks that the form of tool calls in the model's chat template is known; else ERR_UNSUPPORTED. */
 int tools_check_model(const struct generator *s, const char *where, struct moeflux_err *e);
 /* Checks that and prepares s->chat, which is open, for prompts with tools. ERR_MEMORY. */
