@@ -81,7 +81,8 @@ static int begin_continuing(struct request *r, const struct generator *s, const 
     if (o->new_message || !is_answer)
         return 0;
     if (json_array_size(json_object_get(last, "tool_calls")))
-        return err_set(e, ERR_FORMAT, "%s: message %zu: a message with calls cannot be continued", where, n);
+        return err_set(e, ERR_FORMAT, "%s: messages[%zu]: a message with calls cannot be continued", where,
+                       n - 1);
     if (!json_string_length(text) && !json_string_length(thought))
         return json_array_remove((json_t *)(uintptr_t)p->messages, n - 1);
     if (o->must_call)

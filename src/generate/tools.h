@@ -19,8 +19,8 @@ enum { TOOLS_MAX = 1024 };
 int tools_take(const struct json_t *tools, const char *where, struct json_t **out, const char **skipped,
                struct moeflux_err *e);
 
-/* Returns whether a function with this name is among them. */
-bool tools_have(const struct json_t *tools, const char *name);
+/* Returns the one of them with this name, borrowed; NULL: there is none. */
+const struct json_t *tools_find(const struct json_t *tools, const char *name);
 
 /* Appends the grammar of answers that make the calls (tool_calls.h), for constrain_begin_calls, which will
  * accept it. Call tools_check_model first. ERR_FORMAT, ERR_UNSUPPORTED: a tool's schema. ERR_MEMORY. */

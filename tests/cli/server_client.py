@@ -338,7 +338,7 @@ def tools_are_called_and_their_results_answered():
     got = streamed_calls(events('/v1/chat/completions', ask))
     assert [c['arguments'] for c in got] == ['{]', '{}'] and got[1] == call['function'], got
     assert 'tools' in refused(400, 'tool_choice', {'messages': [user], 'tool_choice': 'required'})['message']
-    refused(400, None, {'messages': [user], 'tools': [{'type': 'function'}]}, words='tool 1')
+    refused(400, 'tools', {'messages': [user], 'tools': [{'type': 'function'}]}, words='tools[0].function.name')
 
 
 put = [{'type': 'function', 'function': {'name': 'put', 'parameters': {'type': 'object', 'properties': {}}}}]
