@@ -13,6 +13,7 @@
 #include "api/items.h"
 #include "api/refusal.h"
 #include "base/json.h"
+#include "base/json_sent.h"
 #include "base/mem.h"
 #include "text/utf8.h"
 
@@ -86,13 +87,12 @@ static json_t *text_json(const struct str *s)
     return utf8_json(str_text(s), s->len);
 }
 
-/* Returns the arguments of a call as an object. Whole numbers beyond 64 bits are rounded. */
+/* Returns the arguments of a call as an object. */
 static json_t *input(const struct item *call)
 {
     const char *text = str_text(&call->text);
-    json_t *object = json_loadb(text, call->text.len, JSON_ALLOW_NUL, NULL);
-    if (!object)
-        object = json_loadb(text, call->text.len, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, NULL);
+    json_error_t why;
+    json_t *object = json_sent_load(text, call->text.len, JSON_ALLOW_NUL, &why);
     if (json_is_object(object))
         return object;
     json_decref(object);

@@ -254,11 +254,12 @@ static void read_thinking_config(const json_t *body, struct chat_body *to)
 void anthropic_body_read(const struct json_t *body, const struct api_request_defaults *defaults,
                          struct chat_body *to)
 {
-    static const char *const refused[] = {"n", "logprobs", "top_logprobs", "mcp_servers", "container", NULL};
+    static const char *const refused[] = {"logprobs", "top_logprobs", "mcp_servers", "container", NULL};
     static const char *const dropped[] = {"system",        "metadata",      "output_config",
                                           "output_format", "cache_control", NULL};
     (void)defaults;
     chat_body_refuse(to, refused);
+    chat_body_refuse_choices(to);
     read_system(body, to);
     read_messages(body, to);
     read_tools(body, to);

@@ -10,6 +10,7 @@
 #include "api/messages.h"
 #include "api/refusal.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/json_sent.h"
 #include "base/mem.h"
 #include "base/seed.h"
@@ -102,6 +103,7 @@ static const struct {
     {"use_beam_search", 0, NULL},
     {"min_tokens", 0, NULL},
     {"n_keep", 0, NULL},
+    {"samplers", 0, NULL},
     {"bad_words", 0, NULL},
     {"bad_words_ids", 0, NULL},
     {"banned_tokens", 0, NULL},
@@ -149,6 +151,11 @@ static void refuse_unsupported(const json_t *in, struct refusal *refusal)
     if (json_is_false(fields_get(in, "skip_special_tokens")))
         refusal_set(refusal, 400, "skip_special_tokens", "unsupported_parameter",
                     "skip_special_tokens: false is not supported");
+    /* A chat template writes its own special tokens, so vLLM's default for chats is false. */
+    const json_t *adds = fields_get(in, "add_special_tokens");
+    if (json_is_boolean(adds) && json_is_true(adds) != !fields_get(in, "messages"))
+        refusal_set(refusal, 400, "add_special_tokens", "unsupported_parameter",
+                    "add_special_tokens: %s is not supported", json_is_true(adds) ? "true" : "false");
     const json_t *kinds = fields_array(in, "modalities", refusal);
     for (size_t i = 0; i < json_array_size(kinds); i++) {
         const char *kind = json_string_value(json_array_get(kinds, i));
@@ -205,12 +212,11 @@ static int refuse_request(struct refusal *refusal, const struct request *r, int 
     text += n;
     char field[sizeof refusal->param];
     size_t len = strspn(text, "abcdefghijklmnopqrstuvwxyz_");
-    bool named =
-        len < sizeof field && (text[len] == ':' || strncmp(text + len, " goes with", 10) == 0 ||
-                               strncmp(text + len, " and ", 5) == 0 || strncmp(text + len, " is ", 4) == 0);
+    bool named = len < sizeof field &&
+                 (text[len] == ':' || text[len] == '[' || strncmp(text + len, " goes with", 10) == 0 ||
+                  strncmp(text + len, " and ", 5) == 0 || strncmp(text + len, " is ", 4) == 0);
     snprintf(field, sizeof field, "%.*s", named ? (int)len : 0, text);
-    bool in_message = strncmp(text, "message ", 8) == 0;
-    return refusal_field(refusal, in_message ? "messages" : field, "%s", text);
+    return refusal_field(refusal, field, "%s", text);
 }
 
 static int add_tokens(struct request *r, const json_t *ids, const struct generator *g,
@@ -221,8 +227,8 @@ static int add_tokens(struct request *r, const json_t *ids, const struct generat
         const json_t *id = json_array_get(ids, i);
         int64_t n = json_integer_value(id);
         if (!json_is_integer(id) || n < 0 || n >= (int64_t)g->info.vocab_size)
-            return refusal_field(refusal, "prompt", "prompt: expected token ids from 0 to %u",
-                                 g->info.vocab_size - 1);
+            return refusal_field(refusal, "prompt", "prompt: expected token ids from 0 to %u, found %s",
+                                 g->info.vocab_size - 1, json_quote(id).text);
         int rc = token_list_add(&r->tokens, (int32_t)n, &e);
         if (rc)
             return refusal_of(refusal, rc, &e);
@@ -353,7 +359,7 @@ static int make_choices(struct api_request *c, const json_t *in, const json_t *s
         return refusal_field(refusal, "prompt", "prompt is missing");
     if (n_prompts == 0 || n_prompts * c->n > API_REQUEST_MAX_CHOICES)
         return refusal_field(refusal, "prompt",
-                             "%zu prompts with %u choices each, expected 1 to %d choices in all", n_prompts,
+                             "prompt: %zu prompts times n = %u, expected 1 to %d answers in all", n_prompts,
                              c->n, API_REQUEST_MAX_CHOICES);
     if (!(c->requests = mem_new(n_prompts * c->n, sizeof *c->requests, &e)))
         return refusal_of(refusal, ERR_MEMORY, &e);

@@ -171,7 +171,7 @@ static char *dump(const struct batch_line *b, json_t *response, json_t *error)
     json_t *custom_id = b->custom_id ? json_incref(b->custom_id) : json_null();
     json_t *object = json_pack("{s: s, s: o, s: o, s: o}", "id", id, "custom_id", custom_id, "response",
                                response, "error", error);
-    char *line = object ? json_dumps(object, JSON_REAL_PRECISION(9)) : NULL;
+    char *line = json_sent_dump(object, JSON_REAL_PRECISION(9));
     json_decref(object);
     return line;
 }

@@ -74,6 +74,14 @@ void chat_body_refuse(struct chat_body *b, const char *const *names)
     }
 }
 
+void chat_body_refuse_choices(struct chat_body *b)
+{
+    static const char *const n[] = {"n", NULL};
+    if (json_integer_value(json_object_get(b->fields, n[0])) == 1)
+        json_object_del(b->fields, n[0]);
+    chat_body_refuse(b, n);
+}
+
 void chat_body_drop(struct chat_body *b, const char *const *names)
 {
     for (; *names; names++)

@@ -40,6 +40,8 @@ void chat_body_set(struct chat_body *b, const char *name, struct json_t *value);
 /* Refuses each of these fields that has another value than null, false, 0, "" or an empty list. names: ended
  * by NULL. */
 void chat_body_refuse(struct chat_body *b, const char *const *names);
+/* Refuses a number of answers, n, other than 1. */
+void chat_body_refuse_choices(struct chat_body *b);
 /* Removes fields that do not change the answer. names: ended by NULL. */
 void chat_body_drop(struct chat_body *b, const char *const *names);
 /* Refuses the request if a text has failed for lack of memory. */

@@ -102,12 +102,22 @@ static json_t *head(const struct reply *r, const char *kind)
                      "system_fingerprint", "moeflux-" MOEFLUX_VERSION);
 }
 
+/* Returns whether the prompt's first token is a begin token that its text does not have. */
+static bool adds_bos(const struct reply *r, const struct choice *a)
+{
+    const char *bytes, *text = a->request.options.prompt;
+    int32_t bos = tokenizer_bos(r->tokenizer);
+    size_t n = bos >= 0 ? tokenizer_bytes(r->tokenizer, bos, &bytes) : 0;
+    return n && text && a->request.tokens.n && a->request.tokens.ids[0] == bos &&
+           strncmp(text, bytes, n) != 0;
+}
+
 /* Appends the prompt's text, and the probabilities of its tokens, for `echo`. */
 static void add_prompt(struct reply *r, uint32_t idx, struct str *out)
 {
     const struct choice *a = api_request_choice(r->request, idx);
     struct str all = {0};
-    for (size_t i = 0; i < a->request.tokens.n; i++) {
+    for (size_t i = adds_bos(r, a); i < a->request.tokens.n; i++) {
         const char *bytes;
         int32_t id = a->request.tokens.ids[i];
         size_t n = tokenizer_bytes(r->tokenizer, id, &bytes);

@@ -12,6 +12,7 @@
 #include "api/fields.h"
 #include "api/refusal.h"
 #include "base/err.h"
+#include "base/json_sent.h"
 #include "base/mem.h"
 #include "generate/generator.h"
 
@@ -117,7 +118,7 @@ void reply_free(struct reply *r)
 
 void reply_event(struct reply *r, const char *name, struct json_t *value)
 {
-    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = json_sent_dump(value, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(value);
     /* Without memory the event is missing, and `out` has failed. */
     r->out->failed |= text == NULL;

@@ -210,6 +210,9 @@ static json_t *input_items(const json_t *body, struct chat_body *to)
     if (!json_is_array(input))
         refusal_field(to->refusal, "input", "input: expected a text or a list of items, found %s",
                       fields_kind(input));
+    else if (!json_array_size(input) && !fields_get(body, "instructions") &&
+             !fields_get(body, "previous_response_id"))
+        refusal_field(to->refusal, "input", "input: expected a text or at least one item, found none");
     return json_incref((json_t *)(uintptr_t)input);
 }
 
@@ -280,7 +283,8 @@ static void read_tool_choice(const json_t *choice, struct chat_body *to)
         chat_body_choose_tool(to, name);
     else if (choice)
         refusal_field(to->refusal, "tool_choice",
-                      "tool_choice: expected auto, none, required, a function or allowed_tools");
+                      "tool_choice: expected auto, none, required, a function or allowed_tools, found %s",
+                      json_quote(choice).text);
 }
 
 /* ---- other fields ---- */
@@ -328,8 +332,8 @@ static void keep_given(const json_t *body, json_t *input, struct chat_body *to)
 void responses_body_read(const struct json_t *body, const struct api_request_defaults *defaults,
                          struct chat_body *to)
 {
-    static const char *const refused[] = {"n",      "logprobs", "top_logprobs", "background", "conversation",
-                                          "prompt", NULL};
+    static const char *const refused[] = {"logprobs",     "top_logprobs", "background",
+                                          "conversation", "prompt",       NULL};
     static const char *const dropped[] = {
         "input",          "instructions", "text",     "include", "store", "previous_response_id",
         "stream_options", "reasoning",    "metadata", NULL};
@@ -338,6 +342,7 @@ void responses_body_read(const struct json_t *body, const struct api_request_def
     const char *said = fields_text(body, "instructions", to->refusal);
     json_t *input = input_items(body, to);
     chat_body_refuse(to, refused);
+    chat_body_refuse_choices(to);
     if (said && *said)
         chat_body_say(to, "system", said, json_string_length(instructions));
     read_previous(body, defaults, to);

@@ -150,6 +150,22 @@ bool json_is_text(const struct json_t *value, const char *text)
     return json_is_string(value) && strcmp(json_string_value(value), text) == 0;
 }
 
+struct quote json_quote(const struct json_t *value)
+{
+    static const char *const kinds[] = {"an object", "an array", "", "", "", "true", "false", "null"};
+    struct quote q;
+    const char *sent = json_sent_number(value);
+    if (json_is_string(value) && !sent)
+        return quote_bytes(json_string_value(value), json_string_length(value));
+    if (json_is_integer(value))
+        snprintf(q.text, sizeof q.text, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else if (json_is_real(value))
+        snprintf(q.text, sizeof q.text, "%g", json_real_value(value));
+    else
+        snprintf(q.text, sizeof q.text, "%.40s", sent ? sent : value ? kinds[json_typeof(value)] : "nothing");
+    return q;
+}
+
 struct quote json_quote_member(const struct json_t *object, const char *key)
 {
     const json_t *value = json_object_get(object, key);

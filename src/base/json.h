@@ -40,6 +40,8 @@ int json_read_file(const char *path, uint64_t max_bytes, size_t max_values, stru
 const struct json_t *json_member(const struct json_t *object, const char *key);
 /* Returns whether `value` (may be NULL) is this string. */
 bool json_is_text(const struct json_t *value, const char *text);
+/* Returns a value for an error line: a string in quotes, other scalars as JSON; of others what they are. */
+struct quote json_quote(const struct json_t *value);
 /* Quotes a member's string for an error line; "" if it is not a string. */
 struct quote json_quote_member(const struct json_t *object, const char *key);
 

@@ -137,9 +137,9 @@ static void unmark(char *text)
     *to = '\0';
 }
 
-char *json_sent_dump(const struct json_t *value)
+char *json_sent_dump(const struct json_t *value, size_t flags)
 {
-    char *text = json_dumps(value, JSON_ENCODE_ANY);
+    char *text = value ? json_dumps(value, flags) : NULL;
     if (text && strstr(text, MARK))
         unmark(text);
     return text;

@@ -19,9 +19,9 @@ struct json_t *json_sent_load(const char *text, size_t len, size_t flags, struct
 
 /* Returns the text of a number that jansson cannot hold, borrowed; NULL: the value (may be NULL) is none. */
 const char *json_sent_number(const struct json_t *value);
-/* Returns a value as JSON text, with such numbers as they were written; freed with free(). NULL: no
- * memory. */
-char *json_sent_dump(const struct json_t *value);
+/* Returns a value (NULL: none) as JSON text, as json_dumps with these flags does, with such numbers as they
+ * were written; freed with free(). NULL: there is no value, or no memory. */
+char *json_sent_dump(const struct json_t *value, size_t flags);
 /* Returns a new reference to the value, or to a copy with the nearest reals in the place of such numbers.
  * NULL: the value is NULL, or there is no memory. */
 struct json_t *json_sent_round(const struct json_t *value);

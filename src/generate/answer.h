@@ -57,6 +57,7 @@ struct answer_options {
     const struct json_t *tools;
     bool one_call;  /* the first call ends the answer */
     bool must_call; /* the constraint describes a call (tools_grammar) */
+    bool may_call;  /* the constraint describes a text or calls (request_prompt.c) */
     bool logprobs;
     uint32_t n_logprobs; /* number of likeliest tokens, at most MOEFLUX_MAX_LOGPROBS */
     struct draft_options draft;

@@ -18,8 +18,9 @@
 /* The header of a message, with the tokens that end the previous message. */
 struct channel_head {
     struct token_list ids;
-    size_t n_before;  /* leading ids that end the previous message; the first message skips them */
-    const char *tool; /* the tool that it calls; NULL: none */
+    size_t n_before; /* leading ids that end the previous message; the first message skips them */
+    const char
+        *tool; /* what the constraint has in front of the text: the tool that it calls; NULL: nothing */
     bool is_thinking;
     bool fits; /* the tokens so far are its beginning */
 };
@@ -41,7 +42,7 @@ static int add_head(struct channels *c, const char *tool, bool is_thinking, stru
     h->n_before = h->ids.n;
     if (rc)
         return rc;
-    if (tool)
+    if (tool && *tool)
         str_addf(&text, HARMONY_CALL "functions.%s %sjson", tool,
                  tokenizer_added_id(c->generator->tokenizer, HARMONY_FORM) < 0 ? "" : HARMONY_FORM);
     else
@@ -53,7 +54,7 @@ static int add_head(struct channels *c, const char *tool, bool is_thinking, stru
     return rc;
 }
 
-/* Advances a constraint by the function's name, which comes before the arguments. */
+/* Advances a constraint by the function's name, which comes before the arguments; "": a text follows, no call. */
 static int choose_tool(struct constraint *c, const char *tool, struct moeflux_err *e)
 {
     int rc = constraint_accept_bytes(c, tool, strlen(tool), e);
@@ -133,7 +134,7 @@ int channels_open(struct channels *c, const struct generator *s, const struct an
     if (!o->constraint || !o->chat || !(s->chat.harmony.is_used || s->chat.sections.is_used))
         return 0;
     c->generator = s;
-    c->heads = mem_new(2 + json_array_size(o->tools), sizeof *c->heads, e);
+    c->heads = mem_new(3 + json_array_size(o->tools), sizeof *c->heads, e);
     c->bits = mem_new(div_up(s->info.vocab_size, 64), sizeof *c->bits, e);
     if (!c->heads || !c->bits)
         return ERR_MEMORY;
@@ -141,10 +142,12 @@ int channels_open(struct channels *c, const struct generator *s, const struct an
         return open_sections(c, o, f, e);
     int rc = add_head(c, NULL, true, e);
     if (rc == 0)
-        rc = o->must_call ? add_tools(c, o->tools, e) : add_head(c, NULL, false, e);
+        rc = o->must_call || o->may_call ? add_tools(c, o->tools, e) : 0;
+    if (rc == 0 && !o->must_call)
+        rc = add_head(c, o->may_call ? "" : NULL, false, e);
     if (rc == 0)
         begin(c, o, f);
-    return rc;
+    return rc == 0 && c->at == CHANNELS_TEXT && o->may_call ? choose_tool(c->constraint, "", e) : rc;
 }
 
 void channels_free(struct channels *c)

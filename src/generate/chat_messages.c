@@ -8,10 +8,10 @@
 #include "base/json.h"
 #include "base/json_sent.h"
 
-/* Fails: `what` is wrong with message i. */
-static int wrong(const char *where, size_t i, const char *what, struct moeflux_err *e)
+/* Fails: a member of message i is wrong. */
+static int wrong(const char *where, size_t i, const char *what, const json_t *found, struct moeflux_err *e)
 {
-    return err_set(e, ERR_FORMAT, "%s: message %zu: %s", where, i + 1, what);
+    return err_set(e, ERR_FORMAT, "%s: messages[%zu].%s, found %s", where, i, what, json_quote(found).text);
 }
 
 static bool is_role(const json_t *m, const char *role)
@@ -25,12 +25,13 @@ static int check(const json_t *m, size_t i, const char *where, struct moeflux_er
     const json_t *content = json_object_get(m, "content"), *calls = json_object_get(m, "tool_calls");
     bool known = is_role(m, "system") || is_role(m, "user") || is_role(m, "assistant") || is_role(m, "tool");
     if (!known)
-        return wrong(where, i, "role: expected system, user, assistant or tool", e);
+        return wrong(where, i, "role: expected system, user, assistant or tool", json_object_get(m, "role"),
+                     e);
     if (calls && !json_is_null(calls) && !json_is_array(calls))
-        return wrong(where, i, "tool_calls: expected a list", e);
+        return wrong(where, i, "tool_calls: expected a list", calls, e);
     bool may_lack = is_role(m, "assistant") || is_role(m, "tool");
     if (!json_is_string(content) && !(may_lack && (!content || json_is_null(content))))
-        return wrong(where, i, "content: expected a text", e);
+        return wrong(where, i, "content: expected a text", content, e);
     return 0;
 }
 
@@ -51,7 +52,7 @@ static json_t *parse_arguments(const json_t *text)
 
 static json_t *text_of(const json_t *object)
 {
-    char *text = json_sent_dump(object);
+    char *text = json_sent_dump(object, 0);
     json_t *string = text ? json_string(text) : NULL;
     free(text);
     return string;
@@ -91,7 +92,8 @@ static int take_call(json_t *call, enum call_arguments form, size_t i, const cha
 {
     json_t *function = json_object_get(call, "function");
     if (!json_is_string(json_object_get(function, "name")))
-        return wrong(where, i, "tool_calls: expected functions with names", e);
+        return wrong(where, i, "tool_calls: expected functions with names", json_object_get(function, "name"),
+                     e);
     json_t *arguments = changed_arguments(json_object_get(function, "arguments"), form);
     if (arguments)
         json_object_set_new(function, "arguments", arguments);

@@ -61,13 +61,14 @@ struct answer_options request_answer(const struct request_options *o)
         .tools = o->tools,
         .one_call = o->one_call,
         .must_call = o->must_call,
+        .may_call = o->may_call,
         .draft = o->draft,
     };
 }
 
 void request_constrain_ahead(const struct request_options *o, struct generator *s, struct constrain_ahead *a)
 {
-    constrain_ahead(a, s, o->grammar, o->must_call);
+    constrain_ahead(a, s, o->grammar, o->must_call || o->may_call);
 }
 
 /* The beginning of error texts. */

@@ -50,6 +50,7 @@ struct request_options {                     /* strings are borrowed */
     bool ignore_eos;
     bool keep_stop;          /* a stop text is shown as the end of the answer */
     bool must_call;          /* the answer must call a tool */
+    bool may_call;           /* the grammar is that of an answer without calls or of calls */
     bool one_call;           /* the answer ends with its first call */
     bool new_message;        /* the answer does not continue a last message of the assistant */
     bool continues_thinking; /* the text that it continues is thinking */
@@ -84,6 +85,8 @@ struct request {           /* zeroed at first; freed with request_free */
     /* type of the first tool that is left out, because it is no function; borrowed from `fields`; NULL:
      * none */
     const char *skipped_tool;
+    bool has_format;       /* the grammar is of texts alone: the answer may call tools instead */
+    bool tools_are_unseen; /* nothing writes the tools into the prompt (tool_text.h) */
     struct token_list tokens;
     /* Set by the caller: count the leading tokens that do not depend on the last message, n_system, too. */
     bool counts_system;

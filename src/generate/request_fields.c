@@ -117,8 +117,9 @@ void request_fields_whole(struct json_view *v, const char *key, int64_t lo, int6
     double x = json_number_value(value);
     /* Seeds reach up to 2^53, which a double holds. */
     if (!json_is_number(value) || x != floor(x) || !(x >= (double)lo && x <= (double)hi))
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s: expected a whole number from %" PRId64 " to %" PRId64,
-                        v->where, key, lo, hi);
+        v->rc = err_set(v->e, ERR_FORMAT,
+                        "%s: %s: expected a whole number from %" PRId64 " to %" PRId64 ", found %s", v->where,
+                        key, lo, hi, json_quote(value).text);
     else
         *out = json_is_integer(value) ? json_integer_value(value) : (int64_t)x;
 }
@@ -131,11 +132,8 @@ static void get_real(struct json_view *v, const struct moeflux_sampler_field *f,
     if (v->rc || !value)
         return;
     if (!json_is_number(value) || !(x >= f->lo && x <= f->hi)) {
-        char found[40] = "";
-        if (json_is_number(value))
-            snprintf(found, sizeof found, ", found %g", x);
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s: expected a number from %g to %g%s", v->where, f->name,
-                        f->lo, f->hi, found);
+        v->rc = err_set(v->e, ERR_FORMAT, "%s: %s: expected a number from %g to %g, found %s", v->where,
+                        f->name, f->lo, f->hi, json_quote(value).text);
         return;
     }
     v->rc = moeflux_sampler_set(o, f->name, x, v->e);
@@ -234,11 +232,13 @@ static void get_stops(struct json_view *v, struct request_options *o)
     }
     o->n_stops = 0;
     for (size_t i = 0; i < n && !v->rc; i++) {
-        const char *text = json_string_value(is_list ? json_array_get(value, i) : value);
+        const json_t *one = is_list ? json_array_get(value, i) : value;
+        const char *text = json_string_value(one);
         if (text && *text)
             o->stops[o->n_stops++] = text;
         else if (!text)
-            v->rc = err_set(v->e, ERR_FORMAT, "%s: stop: expected a text or a list of texts", v->where);
+            v->rc = err_set(v->e, ERR_FORMAT, "%s: stop: expected a text or a list of texts, found %s",
+                            v->where, json_quote(one).text);
     }
 }
 
@@ -258,14 +258,13 @@ static void get_draft(struct json_view *v, struct request_options *o)
 static void get_logprobs(struct json_view *v, struct request_options *o)
 {
     const json_t *value = json_view_get(v, "logprobs");
-    bool has_top = json_view_get(v, "top_logprobs") != NULL;
     int64_t top = 0;
     request_fields_whole(v, "top_logprobs", 0, MOEFLUX_MAX_LOGPROBS, &top);
     if (!json_is_boolean(value))
         request_fields_whole(v, "logprobs", 0, MOEFLUX_MAX_LOGPROBS, &o->logprobs);
     else
         o->logprobs = json_is_true(value) ? top : REQUEST_NO_LOGPROBS;
-    if (!v->rc && has_top && !json_is_true(value))
+    if (!v->rc && top > 0 && !json_is_true(value))
         v->rc = err_set(v->e, ERR_FORMAT, "%s: top_logprobs goes with \"logprobs\": true only", v->where);
 }
 
@@ -273,29 +272,60 @@ static int check_tool_choice(const struct json_view *v, const struct request_opt
 {
     const json_t *name = json_member(json_member(choice, "function"), "name");
     if (!json_is_text(choice, "auto") && !json_is_text(choice, "required") && !json_is_string(name))
-        return err_set(v->e, ERR_FORMAT,
-                       "%s: tool_choice: expected \"none\", \"auto\", \"required\" or a function", v->where);
+        return err_set(
+            v->e, ERR_FORMAT,
+            "%s: tool_choice: expected \"none\", \"auto\", \"required\", a function or allowed_tools, "
+            "found %s",
+            v->where, json_quote(choice).text);
     if (!o->tools)
         return err_set(v->e, ERR_FORMAT, "%s: tool_choice goes with tools only", v->where);
-    if (name && !tools_have(o->tools, json_string_value(name)))
+    if (name && !tools_find(o->tools, json_string_value(name)))
         return err_set(v->e, ERR_FORMAT, "%s: tool_choice: no tool is called \"%.60s\"", v->where,
                        json_string_value(name));
     return 0;
 }
 
-/* Reads tool_choice; "none" means that no tools are offered. */
-static void get_tool_choice(struct json_view *v, const struct request *r, struct request_options *o)
+/* Leaves the tools that {"mode", "tools"} names. */
+static void allow_tools(struct json_view *v, const json_t *allowed, struct request *r)
 {
-    const json_t *choice = json_view_get(v, "tool_choice");
+    const json_t *named = json_member(allowed, "tools");
+    json_t *kept = json_array();
+    for (size_t i = 0; i < json_array_size(named); i++) {
+        const char *name =
+            json_string_value(json_member(json_member(json_array_get(named, i), "function"), "name"));
+        const json_t *tool = name ? tools_find(r->options.tools, name) : NULL;
+        if (tool)
+            json_array_append(kept, (json_t *)(uintptr_t)tool);
+        else
+            v->rc = err_set(v->e, ERR_FORMAT, "%s: tool_choice: no tool is called \"%.60s\"", v->where,
+                            name ? name : "");
+    }
+    json_decref(r->tools);
+    r->tools = kept;
+    r->options.tools = json_array_size(kept) ? kept : NULL;
+}
+
+/* Reads tool_choice; "none" means that no tools are offered. */
+static void get_tool_choice(struct json_view *v, struct request *r, struct request_options *o)
+{
+    const json_t *choice = json_view_get(v, "tool_choice"),
+                 *allowed = json_is_text(json_member(choice, "type"), "allowed_tools")
+                                ? json_member(choice, "allowed_tools")
+                                : NULL;
     if (v->rc || !choice)
         return;
+    if (allowed && o->tools) {
+        allow_tools(v, allowed, r);
+        choice = json_member(allowed, "mode");
+    }
     /* Tools that were left out may not be called, but others would have been a choice. */
     bool is_auto = json_is_text(choice, "auto");
     if (json_is_text(choice, "none") || (is_auto && r->skipped_tool && !o->tools)) {
         o->tools = NULL;
         return;
     }
-    v->rc = check_tool_choice(v, o, choice);
+    if (!v->rc)
+        v->rc = check_tool_choice(v, o, choice);
     o->must_call = !is_auto;
     o->tool = json_string_value(json_member(json_member(choice, "function"), "name"));
 }

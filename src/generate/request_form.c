@@ -169,6 +169,7 @@ int request_form_take(struct request *r, struct json_view *v, struct moeflux_err
         str_clear(&r->grammar);
     if (r->grammar.len)
         o->grammar = str_text(&r->grammar);
+    r->has_format = f.of_texts && r->grammar.len;
     if (!rc && o->grammar && o->must_call)
         rc = err_set(e, ERR_FORMAT, "%s: tool_choice: a call cannot fit a grammar of its own too", v->where);
     if (!rc && (o->grammar || o->must_call) && o->ignore_eos)

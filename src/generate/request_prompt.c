@@ -45,18 +45,23 @@ static int encode_raw(struct request *r, struct generator *s, const char *where,
     return tokenizer_encode_prompt(s->tokenizer, prompt, len, SPECIALS_AS_TOKENS, &r->tokens, NULL, e);
 }
 
-/* Makes the grammar of the calls in the model's form. */
+/* Makes the grammar of the calls in the model's form, or of these and of the texts that fit the request's. */
 static int call_grammar(struct request *r, const struct generator *s, const char *where,
                         struct moeflux_err *e)
 {
-    const struct request_options *o = &r->options;
+    struct request_options *o = &r->options;
     /* A grammar has no numbers beyond 64 bits. */
     json_t *tools = json_sent_round(o->tools);
-    const struct tool_choice choice = {.tools = tools, .name = o->tool, .once = o->one_call, .where = where};
-    str_clear(&r->grammar);
-    int rc = tools ? tools_grammar(s, &choice, &r->grammar, e)
-                   : err_set(e, ERR_MEMORY, "out of memory for %s", where);
-    r->options.grammar = str_text(&r->grammar);
+    const struct tool_choice choice = {
+        .tools = tools, .name = o->tool, .once = o->one_call, .is_free = !o->must_call, .where = where};
+    struct str grammar = {0};
+    int rc = !tools         ? err_set(e, ERR_MEMORY, "out of memory for %s", where)
+             : o->must_call ? tools_grammar(s, &choice, &grammar, e)
+                            : tools_grammar_or(s, &choice, str_text(&r->grammar), &grammar, e);
+    str_free(&r->grammar);
+    r->grammar = grammar;
+    o->grammar = str_text(&r->grammar);
+    o->may_call = !o->must_call;
     json_decref(tools);
     return rc;
 }
@@ -76,7 +81,8 @@ static int begin_continuing(struct request *r, const struct generator *s, const 
     if (o->new_message || !is_answer)
         return 0;
     if (json_array_size(json_object_get(last, "tool_calls")))
-        return err_set(e, ERR_FORMAT, "%s: message %zu: a message with calls cannot be continued", where, n);
+        return err_set(e, ERR_FORMAT, "%s: messages[%zu]: a message with calls cannot be continued", where,
+                       n - 1);
     if (!json_string_length(text) && !json_string_length(thought))
         return json_array_remove((json_t *)(uintptr_t)p->messages, n - 1);
     if (o->must_call)
@@ -160,8 +166,9 @@ static int encode_chat(struct request *r, struct generator *s, const char *where
     /* Each request may switch thinking on or off. */
     int rc = request_use_chat(&r->options, s, "a request", e);
     if (!rc && r->options.tools)
-        rc = tools_check_model(s, where, e);
-    if (!rc && r->options.must_call)
+        rc = tools_use(s, where, e);
+    r->tools_are_unseen = r->options.tools && s->chat.leaves_tools_out && !s->chat.tool_list;
+    if (!rc && (r->options.must_call || (r->options.tools && r->has_format)))
         rc = call_grammar(r, s, where, e);
     if (rc)
         return rc;

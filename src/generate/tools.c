@@ -12,7 +12,9 @@
 #include "generate/constrain.h"
 #include "generate/generator.h"
 #include "moeflux_chat.h"
+#include "text/chat/sections.h"
 #include "text/chat/tool_calls.h"
+#include "text/grammar/grammar.h"
 
 #define MAX_BYTES ((uint64_t)16 << 20)
 
@@ -22,9 +24,11 @@ static int take_one(const json_t *tool, size_t i, const char *where, json_t *out
     const json_t *function = json_member(tool, "function"), *name = json_member(function, "name"),
                  *parameters = json_member(function, "parameters");
     if (!json_is_string(name) || json_string_length(name) == 0)
-        return err_set(e, ERR_FORMAT, "%s: tool %zu: function: name: expected a text", where, i + 1);
+        return err_set(e, ERR_FORMAT, "%s: tools[%zu].function.name: expected a text, found %s", where, i,
+                       json_quote(name).text);
     if (parameters && !json_is_object(parameters))
-        return err_set(e, ERR_FORMAT, "%s: tool %zu: function: parameters: expected an object", where, i + 1);
+        return err_set(e, ERR_FORMAT, "%s: tools[%zu].function.parameters: expected an object, found %s",
+                       where, i, json_quote(parameters).text);
     json_t *own = json_copy((json_t *)(uintptr_t)tool), *inner = json_copy((json_t *)(uintptr_t)function);
     if (!parameters)
         json_object_del(inner, "parameters");
@@ -44,7 +48,7 @@ int tools_take(const struct json_t *tools, const char *where, struct json_t **ou
     *out = NULL;
     *skipped = NULL;
     if (!json_is_array(tools))
-        return err_set(e, ERR_FORMAT, "%s: tools: expected a list", where);
+        return err_set(e, ERR_FORMAT, "%s: tools: expected a list, found %s", where, json_quote(tools).text);
     if (n > TOOLS_MAX)
         return err_set(e, ERR_FORMAT, "%s: tools: expected at most %d, found %zu", where, TOOLS_MAX, n);
     json_t *own = json_array();
@@ -52,7 +56,8 @@ int tools_take(const struct json_t *tools, const char *where, struct json_t **ou
         const json_t *tool = json_array_get(tools, i);
         const char *type = json_string_value(json_member(tool, "type"));
         if (!type)
-            rc = err_set(e, ERR_FORMAT, "%s: tool %zu: type: expected a text", where, i + 1);
+            rc = err_set(e, ERR_FORMAT, "%s: tools[%zu].type: expected a text, found %s", where, i,
+                         json_quote(json_member(tool, "type")).text);
         else if (strcmp(type, "function") == 0)
             rc = take_one(tool, i, where, own, e);
         else if (!*skipped)
@@ -111,13 +116,13 @@ int moeflux_tools_read(const char *path, char **out, struct moeflux_err *e)
     return err_set(e, rc, "%s", why.text);
 }
 
-bool tools_have(const struct json_t *tools, const char *name)
+const struct json_t *tools_find(const struct json_t *tools, const char *name)
 {
-    size_t i = 0, n = json_array_size(tools);
-    while (i < n &&
+    size_t i = 0;
+    while (i < json_array_size(tools) &&
            !json_is_text(json_member(json_member(json_array_get(tools, i), "function"), "name"), name))
         i++;
-    return i < n;
+    return json_array_get(tools, i);
 }
 
 int tools_check_model(const struct generator *s, const char *where, struct moeflux_err *e)
@@ -132,11 +137,37 @@ int tools_check_model(const struct generator *s, const char *where, struct moefl
         where, s->dir);
 }
 
+int tools_use(struct generator *s, const char *where, struct moeflux_err *e)
+{
+    int rc = tools_check_model(s, where, e);
+    return rc ? rc : chat_use_tools(&s->chat, tool_form_of(s->tokenizer, s->info.chat_template), e);
+}
+
 int tools_grammar(const struct generator *s, const struct tool_choice *c, struct str *out,
                   struct moeflux_err *e)
 {
     char name[80];
     int rc = tool_form_grammar(tool_form_of(s->tokenizer, s->info.chat_template), c, out, e);
     snprintf(name, sizeof name, "%.60s: tools", c->where);
+    return rc ? rc : constrain_check(out, name, e);
+}
+
+/* Each grammar begins with what tells it apart from the other: in forms whose calls are messages these begin with
+ * the name of a tool and a newline (channels.h), and texts with the newline; in sections calls follow an empty
+ * text. */
+int tools_grammar_or(const struct generator *s, const struct tool_choice *c, const char *text,
+                     struct str *out, struct moeflux_err *e)
+{
+    const struct tool_form *form = tool_form_of(s->tokenizer, s->info.chat_template);
+    struct str calls = {0};
+    char name[80];
+    int rc = tool_form_grammar(form, c, &calls, e);
+    str_addf(out, "root ::= %sc-root | %sf-root\n", s->chat.sections.is_used ? "\"" SECTIONS_EMPTY "\" " : "",
+             tool_form_is_message(form) ? "\"\\n\" " : "");
+    grammar_rename(str_text(&calls), "c-", out);
+    str_add_text(out, "\n");
+    grammar_rename(text, "f-", out);
+    snprintf(name, sizeof name, "%.60s: tools", c->where);
+    str_free(&calls);
     return rc ? rc : constrain_check(out, name, e);
 }

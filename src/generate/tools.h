@@ -19,15 +19,22 @@ enum { TOOLS_MAX = 1024 };
 int tools_take(const struct json_t *tools, const char *where, struct json_t **out, const char **skipped,
                struct moeflux_err *e);
 
-/* Returns whether a function with this name is among them. */
-bool tools_have(const struct json_t *tools, const char *name);
+/* Returns the one of them with this name, borrowed; NULL: there is none. */
+const struct json_t *tools_find(const struct json_t *tools, const char *name);
 
 /* Appends the grammar of answers that make the calls (tool_calls.h), for constrain_begin_calls, which will
  * accept it. Call tools_check_model first. ERR_FORMAT, ERR_UNSUPPORTED: a tool's schema. ERR_MEMORY. */
 int tools_grammar(const struct generator *s, const struct tool_choice *c, struct str *out,
                   struct moeflux_err *e);
 
+/* Appends the grammar of answers that make the calls or fit another grammar, whose texts they are without calls;
+ * the constraint is that of answer_options with may_call. Other things as in tools_grammar. */
+int tools_grammar_or(const struct generator *s, const struct tool_choice *c, const char *text,
+                     struct str *out, struct moeflux_err *e);
+
 /* Checks that the form of tool calls in the model's chat template is known; else ERR_UNSUPPORTED. */
 int tools_check_model(const struct generator *s, const char *where, struct moeflux_err *e);
+/* Checks that and prepares s->chat, which is open, for prompts with tools. ERR_MEMORY. */
+int tools_use(struct generator *s, const char *where, struct moeflux_err *e);
 
 #endif

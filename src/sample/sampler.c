@@ -54,10 +54,10 @@ static int check_filters(const struct moeflux_sampler_options *o, struct moeflux
     const struct {
         const char *name;
         float value, low, high;
-    } all[] = {{"typical-p", o->typical_p, 0, 1},
-               {"top-n-sigma", o->top_n_sigma, -FLT_MAX, FLT_MAX},
-               {"xtc-probability", o->xtc_probability, 0, 1},
-               {"xtc-threshold", o->xtc_threshold, 0, 1}};
+    } all[] = {{"typical_p", o->typical_p, 0, 1},
+               {"top_n_sigma", o->top_n_sigma, -FLT_MAX, FLT_MAX},
+               {"xtc_probability", o->xtc_probability, 0, 1},
+               {"xtc_threshold", o->xtc_threshold, 0, 1}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!in_range(all[i].value, all[i].low, all[i].high))
             return err_set(e, ERR_USAGE, "%s is %g, expected %s", all[i].name, (double)all[i].value,
@@ -75,19 +75,19 @@ static int check_dry(const struct moeflux_sampler_options *o, struct moeflux_err
     const struct {
         const char *name;
         uint32_t value;
-    } lengths[] = {{"dry-allowed-length", o->dry_allowed_length},
-                   {"dry-penalty-last-n", o->dry_penalty_last_n}};
+    } lengths[] = {{"dry_allowed_length", o->dry_allowed_length},
+                   {"dry_penalty_last_n", o->dry_penalty_last_n}};
     if (!in_range(o->dry_multiplier, 0, FLT_MAX))
-        return err_set(e, ERR_USAGE, "dry-multiplier is %g, expected 0 or more", (double)o->dry_multiplier);
+        return err_set(e, ERR_USAGE, "dry_multiplier is %g, expected 0 or more", (double)o->dry_multiplier);
     if (uses_dry(o) && !in_range(o->dry_base, 1, FLT_MAX))
-        return err_set(e, ERR_USAGE, "dry-base is %g, expected 1 or more", (double)o->dry_base);
+        return err_set(e, ERR_USAGE, "dry_base is %g, expected 1 or more", (double)o->dry_base);
     for (size_t i = 0; i < 2; i++)
         if (lengths[i].value > MOEFLUX_MAX_REPEAT_LAST)
             return err_set(e, ERR_USAGE, "%s is %u, expected at most %u", lengths[i].name, lengths[i].value,
                            (uint32_t)MOEFLUX_MAX_REPEAT_LAST);
     for (uint32_t i = 0; i < o->n_dry_sequence_breakers; i++)
         if (strlen(o->dry_sequence_breakers[i]) > SAMPLER_MAX_BREAKER)
-            return err_set(e, ERR_USAGE, "dry-sequence-breakers: a text of %zu bytes, expected at most %d",
+            return err_set(e, ERR_USAGE, "dry_sequence_breakers: a text of %zu bytes, expected at most %d",
                            strlen(o->dry_sequence_breakers[i]), SAMPLER_MAX_BREAKER);
     return 0;
 }
@@ -97,20 +97,20 @@ int sampler_check(const struct moeflux_sampler_options *o, struct moeflux_err *e
     if (!(o->temperature >= 0.0f) || isinf(o->temperature))
         return err_set(e, ERR_USAGE, "temperature is %g, expected 0 or more", (double)o->temperature);
     if (!in_range(o->top_p, 0.0f, 1.0f) || o->top_p == 0.0f)
-        return err_set(e, ERR_USAGE, "top-p is %g, expected more than 0 and at most 1", (double)o->top_p);
+        return err_set(e, ERR_USAGE, "top_p is %g, expected more than 0 and at most 1", (double)o->top_p);
     if (!in_range(o->min_p, 0.0f, 1.0f))
-        return err_set(e, ERR_USAGE, "min-p is %g, expected 0 to 1", (double)o->min_p);
+        return err_set(e, ERR_USAGE, "min_p is %g, expected 0 to 1", (double)o->min_p);
     if (check_filters(o, e) < 0 || check_dry(o, e) < 0)
         return ERR_USAGE;
     if (!(o->repeat_penalty > 0.0f) || isinf(o->repeat_penalty))
-        return err_set(e, ERR_USAGE, "repeat-penalty is %g, expected more than 0", (double)o->repeat_penalty);
+        return err_set(e, ERR_USAGE, "repeat_penalty is %g, expected more than 0", (double)o->repeat_penalty);
     if (!in_range(o->presence_penalty, -2.0f, 2.0f))
-        return err_set(e, ERR_USAGE, "presence-penalty is %g, expected -2 to 2", (double)o->presence_penalty);
+        return err_set(e, ERR_USAGE, "presence_penalty is %g, expected -2 to 2", (double)o->presence_penalty);
     if (!in_range(o->frequency_penalty, -2.0f, 2.0f))
-        return err_set(e, ERR_USAGE, "frequency-penalty is %g, expected -2 to 2",
+        return err_set(e, ERR_USAGE, "frequency_penalty is %g, expected -2 to 2",
                        (double)o->frequency_penalty);
     if (o->repeat_last > MOEFLUX_MAX_REPEAT_LAST)
-        return err_set(e, ERR_USAGE, "repeat-last is %u, expected at most %u", o->repeat_last,
+        return err_set(e, ERR_USAGE, "repeat_last is %u, expected at most %u", o->repeat_last,
                        (uint32_t)MOEFLUX_MAX_REPEAT_LAST);
     return 0;
 }

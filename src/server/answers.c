@@ -11,6 +11,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "api/dialect.h"
+#include "generate/choice.h"
 #include "server/http_request.h"
 #include "server/reading.h"
 #include "server/state.h"
@@ -246,6 +247,9 @@ static int read_body(struct http_request *req, const struct api_request_defaults
     const char *skipped = rc ? NULL : api_request_skipped_tool(&req->api);
     if (skipped && !req->api.note[0])
         snprintf(req->api.note, sizeof req->api.note, "tools of these types are left out: %.40s", skipped);
+    if (!rc && !req->api.note[0] && api_request_choice(&req->api, 0)->request.tools_are_unseen)
+        snprintf(req->api.note, sizeof req->api.note,
+                 "the chat template leaves tools out: the model does not see them");
     if (!rc && req->api.note[0])
         tell_note(s, d, req->api.note);
     return rc;

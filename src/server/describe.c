@@ -64,6 +64,15 @@ static json_t *breakers_json(const struct moeflux_sampler_options *o)
     return list;
 }
 
+/* Returns a float as the shortest number that is equal to it: 0.7, not 0.699999988. */
+static json_t *float_json(double x)
+{
+    char text[32];
+    snprintf(text, sizeof text, "%.7g", x);
+    double rounded = strtod(text, NULL);
+    return json_real((float)rounded == (float)x ? rounded : x);
+}
+
 /* Returns the values of sampling options that a request does not have. */
 static json_t *params_json(const struct request_options *o)
 {
@@ -73,7 +82,7 @@ static json_t *params_json(const struct request_options *o)
         double x = moeflux_sampler_get(&o->sampling, f);
         json_t *value = f->kind == MOEFLUX_SAMPLER_LIST    ? breakers_json(&o->sampling)
                         : f->kind == MOEFLUX_SAMPLER_WHOLE ? json_integer((json_int_t)x)
-                                                           : json_real(x);
+                                                           : float_json(x);
         json_object_set_new(params, f->name, value);
     }
     json_object_set_new(params, "n_predict", json_integer((json_int_t)o->predict));

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/dialect.h"
+#include "base/json_sent.h"
 #include "server/metrics.h"
 #include "server/state.h"
 
@@ -101,7 +102,7 @@ int http_request_reply(struct http_request *req, unsigned status, const char *ty
 
 static int reply_json(struct http_request *req, unsigned status, json_t *value)
 {
-    char *text = value ? json_dumps(value, JSON_COMPACT | JSON_REAL_PRECISION(9)) : NULL;
+    char *text = json_sent_dump(value, JSON_COMPACT | JSON_REAL_PRECISION(9));
     json_decref(value);
     int rc = text ? http_request_reply(req, status, "application/json", text, strlen(text)) : -1;
     free(text);

@@ -15,6 +15,8 @@ static size_t next_key(const struct keys *k, size_t *at, const char **key)
         const char *line = k->text + *at, *end = memchr(line, '\n', k->len - *at);
         size_t n = end ? (size_t)(end - line) : k->len - *at;
         *at += n + 1;
+        for (; n > 0 && (*line == ' ' || *line == '\t'); n--)
+            line++;
         while (n > 0 && (line[n - 1] == '\r' || line[n - 1] == ' ' || line[n - 1] == '\t'))
             n--;
         if (n > 0 && line[0] != '#') {

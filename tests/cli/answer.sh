@@ -61,11 +61,11 @@ error_has() {
         fault "$(sed -n "$1p" "$tmp/out"), expected $2"
 }
 error_has 6 'stop: .*text'
-error_has 7 'logprobs: .* 0 to 20"'
+error_has 7 'logprobs: .* 0 to 20, found 21"'
 error_has 8 'top_logprobs .*logprobs.*true'
 error_has 9 'presence_penalty: .* -2 to 2, found 3"'
 error_has 10 'tools: .*list'
-error_has 11 'tool 1: function: name: .*text'
+error_has 11 'tools.0..function.name: .*text'
 error_has 12 'tool_choice .*tools'
 error_has 13 'tool_choice: .*none.*auto.*required.*function'
 error_has 14 'tool_choice: .*g\\""'
@@ -74,7 +74,7 @@ json_is 'r[15]["stop_reason"]' length
 
 claim a_file_of_tools_that_is_none_is_refused
 printf '{"tools": []}' >"$tmp/tools"
-fails 1 "^moeflux: .*$tmp/tools: .*list$" "$@" -p a --tools "$tmp/tools"
+fails 1 "^moeflux: .*$tmp/tools: .*list, found an object$" "$@" -p a --tools "$tmp/tools"
 printf '[1' >"$tmp/tools"
 fails 1 "^moeflux: .*$tmp/tools: line 1: " "$@" -p a --tools "$tmp/tools"
 fails 1 "^moeflux: .*$tmp/none: No such file" "$@" -p a --tools "$tmp/none"
@@ -142,7 +142,7 @@ with open(sys.argv[2], 'w') as f:
 END
 run 1 "$MOEFLUX" "$@" --tools "$tmp/tools" --batch "$tmp/in" --ordered
 json_is 'r[1]["prompt_tokens"] > r[0]["prompt_tokens"] + 30' True
-error_has 3 '.*message 2'
+error_has 3 'messages.1.: a message with calls'
 
 claim an_answer_that_is_all_thinking_says_so_in_one_line
 run 0 "$MOEFLUX" -m tests/models/tiny --temp 0 -p 'What is 47 + 38?' -n 5

@@ -439,6 +439,28 @@ sort -R --random-source="$tmp/in" "$tmp/in" >"$tmp/shuffled"
 shared "$tmp/shuffled"
 json_is "$answers" "$together"
 
+claim the_echo_of_a_text_has_no_token_that_was_added
+mkdir "$tmp/begins"
+for file in tests/models/tiny/config.json tests/models/tiny/model.* tests/models/tiny/tokenizer.json; do
+    ln -s "$PWD/$file" "$tmp/begins"
+done
+echo '{"bos_token": "<|endoftext|>", "add_bos_token": true}' >"$tmp/begins/tokenizer_config.json"
+for prompt in '"The river was"' '"<|endoftext|>The river was"'; do
+    printf '{"custom_id": "%d", "method": "POST", "url": "/v1/completions", "body": {"prompt": %s, "echo": true, %s}}\n' \
+        "${#prompt}" "$prompt" '"logprobs": 1, "max_tokens": 1'
+done >"$tmp/in"
+run 0 "$MOEFLUX" -m "$tmp/begins" --device cpu --ordered --batch "$tmp/in"
+choices='[x["response"]["body"]["choices"][0] for x in r]'
+json_is "[x['text'][:20] for x in $choices]" "['The river was very', '<|endoftext|>The riv']"
+json_is "[x['logprobs']['text_offset'][:3] for x in $choices]" '[[0, 3, 9], [0, 13, 16]]'
+
+claim an_id_beyond_64_bits_stays_as_it_is_written
+echo '{"id": 123456789012345678901234, "prompt": "What is 47 + 38?"}' >"$tmp/in"
+run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/ids"
+run 0 "$MOEFLUX" "$@" --batch "$tmp/in" -o "$tmp/ids"
+err_has '^moeflux: 0 answered, 0 failed, 1 there already'
+json_is '[x["id"] for x in r]' '[123456789012345678901234]' "$tmp/ids"
+
 claim stats_have_the_times_of_the_answers
 printf '{"prompt": "Who is Leo?", "n": %d}\n' 8 9 1 >"$tmp/in"
 run 0 "$MOEFLUX" -m tests/models/tiny --device cpu --no-think --parallel 2 --stats --batch "$tmp/in"

@@ -212,6 +212,17 @@ def functions_of_a_namespace_have_both_names():
     same(counts[0], counts[1])
 
 
+def numbers_beyond_64_bits_come_back_as_written():
+    most = {'type': 'integer', 'maximum': 2**64 - 1}
+    body = {'input': QUESTION, 'tools': [{**FLAT_TOOL, 'parameters': {'type': 'object', 'properties': {'a': most}}}],
+            'metadata': {'run': 10**30}, 'tool_choice': 'none', 'max_output_tokens': 2}
+    whole = ask('/v1/responses', **body)
+    for response in [whole, stream('/v1/responses', **body)[-1]['response'],
+                     json.loads(send('GET', '/v1/responses/' + whole['id']))]:
+        same(response['tools'][0]['parameters']['properties']['a'], most)
+        same(response['metadata'], {'run': 10**30})
+
+
 def thinking_comes_back_whole():
     body = {'input': QUESTION, 'include': ['reasoning.encrypted_content'], 'store': False}
     response = check_events(stream('/v1/responses', **body))
@@ -461,7 +472,9 @@ def wrong_bodies_are_refused_by_name():
              ({'input': 'x', 'tool_choice': {'type': 'mcp'}}, 'tool_choice', 'function'),
              ({'input': 'x', 'background': True}, 'background', 'not supported'),
              ({'input': 'x', 'conversation': 'c'}, 'conversation', 'not supported'),
-             ({'input': 'x', 'temperature': -1}, 'temperature', '-1')]
+             ({'input': 'x', 'temperature': -1}, 'temperature', '-1'),
+             ({'input': 'x', 'samplers': ['top_k']}, 'samplers', 'not supported'),
+             ({'input': 'x', 'add_special_tokens': True}, 'add_special_tokens', 'not supported')]
     for body, *words in wrong:
         error = ask('/v1/responses', 400, **body)['error']
         assert all(w in error['message'] for w in words), (body, error)
@@ -534,7 +547,8 @@ def other_kinds_of_models_are_refused_by_name():
 
 CLAIMS = [a_response_says_what_a_chat_says, a_response_that_is_cut_is_incomplete,
           a_response_is_continued_by_its_id, a_text_that_is_cut_goes_on_without_a_newline, a_response_calls_functions,
-          functions_of_a_namespace_have_both_names, thinking_comes_back_whole,
+          functions_of_a_namespace_have_both_names, numbers_beyond_64_bits_come_back_as_written,
+          thinking_comes_back_whole,
           a_message_says_what_a_chat_says, a_message_says_why_it_ends, a_message_calls_tools,
           a_line_that_changes_costs_no_prefix, answers_fit_a_schema, codex_works_in_a_loop,
           calls_of_another_server_stay_in_the_history,

@@ -79,7 +79,7 @@ next() {
     fails "$status" "$pattern" -m "$what" -p x
     fails "$status" "$pattern" inspect "$what"
     fails "$status" "$pattern" convert "$what" "$tmp/converted"
-    fails "$status" "$pattern" serve -m "$what"
+    fails "$status" "$pattern" serve --port 0 -m "$what"
     [ ! -e "$tmp/converted" ] || fault "$what: something was written"
 }
 
@@ -168,7 +168,7 @@ choices --prompt-type 'auto, f32 or f16' auto f32 f16
 choices --color 'auto, always or never' auto always never
 
 claim sampling_out_of_range_is_refused
-fails 2 'temperature .*-1, .* 0 ' -m dir -p x --temp -1
+fails 2 '--temp .*-1, .* 0 ' -m dir -p x --temp -1
 fails 2 'top-p .*0, .* 0 .* 1$' -m dir -p x --top-p 0
 fails 2 'top-p .*1.5, .* 0 .* 1$' -m dir -p x --top-p 1.5
 fails 2 'min-p .*-0.1, .* 0 .* 1$' -m dir -p x --min-p -0.1

@@ -53,7 +53,7 @@ snapshot "$tmp/hub" o--cut bbb
 rm "$tmp/hub/models--o--cut/snapshots/bbb/model-00002-of-00002.safetensors"
 fails 1 '^moeflux: o/cut: 1 of 4 files .*moeflux get o/cut"' -m o/cut -p x
 fails 1 '^moeflux: o/cut: 1 of 4 files ' inspect o/cut
-fails 1 '^moeflux: o/cut: 1 of 4 files ' serve -m o/cut
+fails 1 '^moeflux: o/cut: 1 of 4 files ' serve --port 0 -m o/cut
 fails 1 '^moeflux: o/cut: 1 of 4 files ' convert o/cut "$tmp/out-dir"
 # A link to nothing is what an interrupted download leaves.
 ln -s "$tmp/nothing" "$tmp/hub/models--o--cut/snapshots/bbb/model-00002-of-00002.safetensors"

@@ -258,6 +258,20 @@ def escape_stops_and_a_draft_is_kept():
     browser.run('ask.value = ""; keep("draft", "")')
 
 
+def a_deleted_conversation_stays_away_while_it_is_answered():
+    press('New chat', '#side')
+    browser.run('keep("most", "400"); keep("temperature", "2"); ask.value = ""; ask.focus()')
+    browser.keys('Tell me of the forest' + ENTER)
+    wait_until(lambda: 'Tell me of the forest' in titles(), 'it is in the list')
+    press('Delete Tell me of the forest', '#list')
+    browser.answer_alert()
+    wait_until(lambda: browser.run('return running === null'), 'the answer has ended')
+    assert 'Tell me of the forest' not in titles(), titles()
+    browser.run('keep("most", ""); keep("temperature", "")')
+    reload()
+    assert 'Tell me of the forest' not in titles(), titles()
+
+
 def nothing_is_lost_when_the_server_is_down():
     press('New chat', '#side')
     server.stop()
@@ -324,6 +338,7 @@ failed = 0
 for claim in (markdown_becomes_nodes, a_text_that_grows_is_shown_as_when_it_is_whole, formulas_of_every_kind_are_drawn,
               a_question_is_answered_and_kept, answers_are_edited_made_again_and_continued,
               conversations_are_searched_renamed_and_deleted, escape_stops_and_a_draft_is_kept,
+              a_deleted_conversation_stays_away_while_it_is_answered,
               nothing_is_lost_when_the_server_is_down, a_dropped_file_is_part_of_the_question,
               it_fits_a_phone_and_has_labels_and_contrast):
     try:

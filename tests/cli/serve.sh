@@ -33,6 +33,12 @@ stopped() {
     [ ! -s "$tmp/served" ] || fault "it printed: $(cat "$tmp/served")"
 }
 
+# The server has said once that its template does not write the tools.
+tools_are_unseen() {
+    [ "$(grep -c 'the chat template leaves tools out' "$tmp/log")" -eq 1 ] || fault "on stderr: $(cat "$tmp/log")"
+    sed -i '/leaves tools out/d' "$tmp/log"
+}
+
 # holds CLAIM [ARGUMENT...]: a claim of tests/cli/server_client.py
 holds() {
     python3 tests/cli/server_client.py "$url" "$@" >"$tmp/said" 2>&1 || fault "$(tail -c 1500 "$tmp/said")"
@@ -129,6 +135,7 @@ cat >"$model/chat_template.jinja" <<'END'
 END
 start
 holds calls_may_be_sent_back_to_a_template_of_objects
+tools_are_unseen
 stop
 
 claim thinking_is_switched_by_either_name
@@ -159,14 +166,14 @@ holds concurrent_answers_are_those_of_single_requests 8
 stop
 
 claim a_key_is_needed
-printf '# a comment\n\nsecret-one\r\nsecret-two  \n' >"$tmp/keys"
+printf ' # a comment\n\n  secret-one\r\nsecret-two  \n' >"$tmp/keys"
 start --api-key-file "$tmp/keys" --cors https://chat.example
 holds a_key_is_needed secret-one
 holds a_key_is_needed secret-two
 stop
 
 claim a_key_of_the_command_line_is_needed_and_not_shown
-start --api-key secret-one,secret-two --api-key-file "$tmp/keys"
+start --api-key 'secret-one, secret-two' --api-key-file "$tmp/keys"
 holds a_key_is_needed secret-one
 holds a_key_is_needed secret-two
 ! tr '\0' ' ' <"/proc/$server/cmdline" | grep secret || fault 'the command line shows the key'

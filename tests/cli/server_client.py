@@ -313,6 +313,17 @@ def tools_are_called_and_their_results_answered():
         assert set(got) == {'n', 'mode'} and 3 <= got['n'] <= 7 and got['mode'] in ('r', 'w'), got
     strict[0]['function']['parameters']['properties']['n'] = {'type': 'integer', 'not': {'const': 4}}
     refused(400, 'tools', {**ask, 'tools': strict}, words='tools: put: parameters: #/properties/n/"not": ')
+    # A form of texts leaves calls possible.
+    n_calls = 0
+    for seed in range(12):
+        reply = good('/v1/chat/completions', {'messages': [user], 'tools': tools, 'temperature': 2, 'seed': seed,
+                                              'max_tokens': 60, 'chat_template_kwargs': {'enable_thinking': False},
+                                              'response_format': {'type': 'json_schema', 'json_schema': {
+                                                  'name': 'x', 'schema': {'type': 'object', 'required': ['on'], 'properties': {
+                                                      'on': {'type': 'boolean'}}}}}})['choices'][0]
+        n_calls += bool(reply['message'].get('tool_calls'))
+        assert reply['message'].get('tool_calls') or reply['message']['content'].lstrip().startswith('{'), reply
+    assert 0 < n_calls < 12, n_calls
     messages = [user, choice['message']] + [{'role': 'tool', 'tool_call_id': c['id'], 'content': '42'}
                                             for c in calls]
     u = chat(messages, tools=tools, max_tokens=5)['usage']
@@ -327,7 +338,7 @@ def tools_are_called_and_their_results_answered():
     got = streamed_calls(events('/v1/chat/completions', ask))
     assert [c['arguments'] for c in got] == ['{]', '{}'] and got[1] == call['function'], got
     assert 'tools' in refused(400, 'tool_choice', {'messages': [user], 'tool_choice': 'required'})['message']
-    refused(400, None, {'messages': [user], 'tools': [{'type': 'function'}]}, words='tool 1')
+    refused(400, 'tools', {'messages': [user], 'tools': [{'type': 'function'}]}, words='tools[0].function.name')
 
 
 put = [{'type': 'function', 'function': {'name': 'put', 'parameters': {'type': 'object', 'properties': {}}}}]

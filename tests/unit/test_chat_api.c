@@ -518,7 +518,7 @@ static void a_wrong_field_gives_one_message_and_leaves_the_session_usable(void *
         {"tools", "[{\"type\": \"function\"}]", "tool", MOEFLUX_ERR_FORMAT},
         {"tool_choice", "\"required\"", "tool_choice", MOEFLUX_ERR_FORMAT},
         {"reasoning_effort", "\"extreme\"", "reasoning_effort", MOEFLUX_ERR_FORMAT},
-        {"messages", "[{\"role\": \"king\", \"content\": \"x\"}]", "message 1: role", MOEFLUX_ERR_FORMAT},
+        {"messages", "[{\"role\": \"king\", \"content\": \"x\"}]", "messages[0].role", MOEFLUX_ERR_FORMAT},
         {"prompt", "\"x\"", "prompt", MOEFLUX_ERR_FORMAT},
     };
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {

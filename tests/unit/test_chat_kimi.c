@@ -300,9 +300,11 @@ static void open_model(void)
     tmp_tree_remove(tmp);
 }
 
-/* calls: a tool must be called; else the answer fits the schema. The tokens as text go into `all`. Thinking
- * ends after a few tokens. */
-static struct answer answer_held(bool calls, uint64_t seed, struct str *all)
+/* How an answer is held: it fits the schema, calls a tool, or does one of both. */
+enum held { TEXT, CALLS, EITHER };
+
+/* The tokens as text go into `all`. Thinking ends after a few tokens. */
+static struct answer answer_held(enum held held, uint64_t seed, struct str *all)
 {
     struct moeflux_err e = {0};
     struct token_list ids = {0};
@@ -311,24 +313,32 @@ static struct answer answer_held(bool calls, uint64_t seed, struct str *all)
     json_t *tools = json_loads(TOOLS, 0, NULL);
     struct answer_options o = {.limit = 400,
                                .chat = true,
-                               .tools = calls ? tools : NULL,
-                               .must_call = calls,
+                               .tools = held == TEXT ? NULL : tools,
+                               .must_call = held == CALLS,
+                               .may_call = held == EITHER,
                                .limits_thinking = true,
                                .think_budget = 3};
     const struct tool_choice choice = {.tools = tools, .name = "special", .where = "a test"};
     /* The model would end its thinking with its answer. */
-    struct moeflux_bias bias[] = {{model.chat.sections.end, -60},
-                                  {tokenizer_added_id(model.tokenizer, "<|endoftext|>"), -60}};
+    struct moeflux_bias bias[] = {
+        {model.chat.sections.end, -60}, {tokenizer_added_id(model.tokenizer, "<|endoftext|>"), -60}, {0}};
+    /* Every other answer that may be both is rather a text. */
+    tokens_add(model.tokenizer, "{", &ids);
+    bias[2] = (struct moeflux_bias){ids.ids[0], held == EITHER && seed % 2 ? 60 : 0};
+    ids.n = 0;
     const struct moeflux_sampler_options sampling = {
-        .temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = seed, .bias = bias, .n_bias = 2};
-    if (calls) {
+        .temperature = 1, .top_p = 1, .repeat_penalty = 1, .seed = seed, .bias = bias, .n_bias = 3};
+    struct str text = {0};
+    check_ok(constrain_grammar(CONSTRAIN_JSON_SCHEMA, SCHEMA, strlen(SCHEMA), "a test", &text, &e), &e);
+    if (held == CALLS)
         check_ok(tools_grammar(&model, &choice, &grammar, &e), &e);
+    else if (held == EITHER)
+        check_ok(tools_grammar_or(&model, &choice, str_text(&text), &grammar, &e), &e);
+    if (held == TEXT)
+        check_ok(constrain_begin(&model, str_text(&text), &o.constraint, &e), &e);
+    else
         check_ok(constrain_begin_calls(&model, str_text(&grammar), &o.constraint, &e), &e);
-    } else {
-        check_ok(constrain_grammar(CONSTRAIN_JSON_SCHEMA, SCHEMA, strlen(SCHEMA), "a test", &grammar, &e),
-                 &e);
-        check_ok(constrain_begin(&model, str_text(&grammar), &o.constraint, &e), &e);
-    }
+    str_free(&text);
     check_ok(moeflux_session_clear(model.sequence, &e), &e);
     check_ok(generator_new_sampler(&model, &sampling, NULL, 0, &e), &e);
     tokens_add(model.tokenizer, PROMPT, &ids);
@@ -352,7 +362,7 @@ static void an_answer_that_is_held_has_its_sections(void **state)
     open_model();
     for (uint64_t seed = 0; seed < 4; seed++) {
         struct str all = {0};
-        struct answer a = answer_held(false, seed, &all);
+        struct answer a = answer_held(TEXT, seed, &all);
         if (!strstr(str_text(&all), CLOSE("think") OPEN("response")))
             fail_msg("%s", str_text(&all));
         json_t *value = json_loads(str_text(&a.text), 0, NULL);
@@ -361,7 +371,7 @@ static void an_answer_that_is_held_has_its_sections(void **state)
         json_decref(value);
         answer_free(&a);
         str_clear(&all);
-        a = answer_held(true, seed, &all);
+        a = answer_held(CALLS, seed, &all);
         if (!strstr(str_text(&all),
                     CLOSE("think") EMPTY OPEN("tools") "<|open|>call tool=\"special\" index=\"") ||
             a.n_calls != 1)
@@ -376,6 +386,33 @@ static void an_answer_that_is_held_has_its_sections(void **state)
     close_model();
 }
 
+static void an_answer_may_be_a_text_of_a_form_or_call(void **state)
+{
+    unsigned n_texts = 0, n_calls = 0;
+    (void)state;
+    open_model();
+    for (uint64_t seed = 0; seed < 6; seed++) {
+        struct str all = {0};
+        struct answer a = answer_held(EITHER, seed, &all);
+        if (a.n_calls) {
+            assert_non_null(
+                strstr(str_text(&all), EMPTY OPEN("tools") "<|open|>call tool=\"special\" index=\""));
+            n_calls++;
+        } else {
+            json_t *value = json_loads(str_text(&a.text), 0, NULL);
+            if (!json_is_boolean(json_object_get(value, "on")))
+                fail_msg("%s: %s", str_text(&all), str_text(&a.text));
+            json_decref(value);
+            n_texts++;
+        }
+        answer_free(&a);
+        str_free(&all);
+    }
+    if (!n_texts || !n_calls)
+        fail_msg("%u texts, %u calls", n_texts, n_calls);
+    close_model();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -384,6 +421,7 @@ int main(void)
         cmocka_unit_test(sections_are_thinking_and_answer),
         cmocka_unit_test(calls_are_found),
         cmocka_unit_test(an_answer_that_is_held_has_its_sections),
+        cmocka_unit_test(an_answer_may_be_a_text_of_a_form_or_call),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

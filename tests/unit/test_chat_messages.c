@@ -20,7 +20,7 @@ static void expect(const char *arguments, const char *expected)
     check_ok(chat_messages_read(from, NULL, ARGUMENTS_OBJECTS, &out, &has_calls, "a test", &e), &e);
     assert_true(has_calls);
     json_t *call = json_array_get(json_object_get(json_array_get(out, 0), "tool_calls"), 0);
-    char *got = json_sent_dump(json_object_get(json_object_get(call, "function"), "arguments"));
+    char *got = json_sent_dump(json_object_get(json_object_get(call, "function"), "arguments"), 0);
     assert_string_equal(got, expected);
     free(got);
     json_decref(from);

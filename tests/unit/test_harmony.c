@@ -370,18 +370,25 @@ struct leaning {
     float value;
 };
 
+static const char EITHER[] = "either"; /* as a tool: JSON that fits the schema, or a call of any */
+
 /* tool: one to call, "" for any; NULL: JSON that fits the schema. The tokens as text go into `all`. */
 static struct answer answer_held(const char *prompt, const char *tool, uint64_t seed,
                                  const struct leaning *to, struct str *all)
 {
+    bool either = tool == EITHER;
     struct moeflux_err e = {0};
     struct token_list ids = {0};
     struct answer a = {0};
     struct str grammar = {0};
     json_t *tools = json_loads(TOOLS, 0, NULL);
-    struct answer_options o = {.limit = MOST, .chat = true, .tools = tool ? tools : NULL, .must_call = tool};
+    struct answer_options o = {.limit = MOST,
+                               .chat = true,
+                               .tools = tool ? tools : NULL,
+                               .must_call = tool && !either,
+                               .may_call = either};
     const struct tool_choice choice = {
-        .tools = tools, .name = tool && *tool ? tool : NULL, .where = "a test"};
+        .tools = tools, .name = tool && *tool && !either ? tool : NULL, .where = "a test"};
     struct moeflux_bias bias[4];
     struct moeflux_sampler_options sampling = {
         .temperature = 3, .top_p = 1, .repeat_penalty = 1, .seed = seed, .bias = bias};
@@ -390,7 +397,13 @@ static struct answer answer_held(const char *prompt, const char *tool, uint64_t 
         bias[sampling.n_bias++] = (struct moeflux_bias){ids.ids[0], to->value};
         ids.n = 0;
     }
-    if (tool) {
+    if (either) {
+        struct str text = {0};
+        check_ok(constrain_grammar(CONSTRAIN_JSON_SCHEMA, SCHEMA, strlen(SCHEMA), "a test", &text, &e), &e);
+        check_ok(tools_grammar_or(&model, &choice, str_text(&text), &grammar, &e), &e);
+        check_ok(constrain_begin_calls(&model, str_text(&grammar), &o.constraint, &e), &e);
+        str_free(&text);
+    } else if (tool) {
         check_ok(tools_grammar(&model, &choice, &grammar, &e), &e);
         check_ok(constrain_begin_calls(&model, str_text(&grammar), &o.constraint, &e), &e);
     } else {
@@ -430,7 +443,7 @@ static void expect_call(const char *prompt, const char *tool, uint64_t seed, con
     assert_int_equal(a.n_calls, 1);
     const char *name = str_text(&a.calls[0].name), *text = str_text(&a.calls[0].arguments);
     assert_true(!strcmp(name, "now") || !strcmp(name, "nowhere"));
-    assert_true(!*tool || !strcmp(name, tool));
+    assert_true(!*tool || tool == EITHER || !strcmp(name, tool));
     assert_int_equal(a.text.len, 0);
     json_t *arguments = json_loads(text, 0, NULL);
     assert_int_equal(json_object_size(arguments), 1);
@@ -448,8 +461,13 @@ static void an_answer_that_has_to_call_a_tool_has_its_header(void **state)
 {
     (void)state;
     open_model(TEMPLATE);
-    for (uint64_t seed = 0; seed < 6; seed++)
-        expect_call(PROMPT, seed < 2 ? "now" : seed < 4 ? "nowhere" : "", seed, TO_CALL, "");
+    for (uint64_t seed = 0; seed < 8; seed++)
+        expect_call(PROMPT,
+                    seed < 2   ? "now"
+                    : seed < 4 ? "nowhere"
+                    : seed < 6 ? ""
+                               : EITHER,
+                    seed, TO_CALL, "");
     /* It ends by the token for calls, which is none of the configuration's. */
     static const struct leaning call_end[] = {{"commentary", 50}, {"<|call|>", 50}, {0}};
     struct str all = {0};
@@ -486,9 +504,10 @@ static void an_answer_of_a_schema_is_the_final_message(void **state)
 {
     (void)state;
     open_model(TEMPLATE);
-    for (uint64_t seed = 0; seed < 4; seed++) {
+    for (uint64_t seed = 0; seed < 6; seed++) {
         struct str all = {0};
-        struct answer a = answer_held(PROMPT, NULL, seed, seed < 2 ? TO_FINAL : TO_THINK, &all);
+        struct answer a = answer_held(PROMPT, seed < 4 ? NULL : EITHER, seed,
+                                      seed < 2 || seed > 3 ? TO_FINAL : TO_THINK, &all);
         assert_int_equal(a.stop, MOEFLUX_STOP_EOS);
         json_t *found = json_loads(str_text(&a.text), 0, NULL);
         assert_true(json_is_boolean(json_object_get(found, "on")));
@@ -506,13 +525,15 @@ static void a_prompt_may_have_begun_the_message_that_is_held_to_something(void *
     struct str all = {0};
     (void)state;
     open_model(OPENS_FINAL);
-    struct answer a = answer_held(IN_FINAL, NULL, 1, NULL, &all);
-    json_t *found = json_loads(str_text(&a.text), 0, NULL);
-    assert_true(json_is_boolean(json_object_get(found, "on")));
-    assert_int_equal(str_text(&all)[0], '{');
-    json_decref(found);
-    answer_free(&a);
-    str_free(&all);
+    for (int either = 0; either < 2; either++) {
+        struct answer a = answer_held(IN_FINAL, either ? EITHER : NULL, 1, NULL, &all);
+        json_t *found = json_loads(str_text(&a.text), 0, NULL);
+        assert_true(json_is_boolean(json_object_get(found, "on")));
+        assert_int_equal(str_text(&all)[0], '{');
+        json_decref(found);
+        answer_free(&a);
+        str_free(&all);
+    }
     /* A call is a message of its own. */
     expect_call(IN_FINAL, "now", 2, NULL, "<|end|><|start|>assistant");
     close_model();

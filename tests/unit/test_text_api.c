@@ -142,7 +142,7 @@ static void penalties_look_at_the_answer_alone(void **state)
     moeflux_sampler_free(s);
     o.presence_penalty = 3;
     assert_int_equal(moeflux_sampler_new(&s, &o, N, NULL, &e), MOEFLUX_ERR_USAGE);
-    assert_non_null(strstr(e.text, "presence-penalty is 3, expected -2 to 2"));
+    assert_non_null(strstr(e.text, "presence_penalty is 3, expected -2 to 2"));
 }
 
 /* Rows of a padded vocabulary have logits too. */

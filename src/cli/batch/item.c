@@ -6,6 +6,7 @@
 
 #include "api/dialect.h"
 #include "base/err.h"
+#include "base/json_sent.h"
 #include "base/mem.h"
 #include "cli/batch/times.h"
 #include "cli/output.h"
@@ -27,7 +28,7 @@ static char *own_error(const struct batch_line *l, const char *text)
     json_object_set(object, "id", id ? id : json_null());
     json_object_set_new(object, "line", json_integer((json_int_t)l->line));
     json_object_set_new(object, "error", output_json_text(text, strlen(text)));
-    char *line = object ? json_dumps(object, 0) : NULL;
+    char *line = json_sent_dump(object, 0);
     json_decref(object);
     return line;
 }
@@ -52,7 +53,7 @@ static char *own_answer(const struct batch_item *b, const struct moeflux_answer_
     json_object_set_new(object, "seed", json_integer((json_int_t)a->seed));
     json_object_set_new(object, "time_to_first_token_s", stats_number(stats_first_token_s(a)));
     json_object_set_new(object, "decode_tok_s", stats_number(stats_rate(a->n_decoded, a->decode_ns)));
-    char *line = object ? json_dumps(object, JSON_REAL_PRECISION(9)) : NULL;
+    char *line = json_sent_dump(object, JSON_REAL_PRECISION(9));
     json_decref(object);
     return line;
 }

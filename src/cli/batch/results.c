@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/json_sent.h"
 #include "base/side_file.h"
 #include "base/str.h"
 #include "cli/exit.h"
@@ -70,7 +71,8 @@ static int keep(struct results *r, const char *key, bool failed)
 static enum line_kind take_line(struct results *r, const char *text, size_t len, unsigned long long number)
 {
     bool fits = json_count_values(text, len) <= JSON_MAX_LARGE, failed = false;
-    json_t *root = fits ? json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL) : NULL;
+    json_error_t why;
+    json_t *root = fits ? json_sent_load(text, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why) : NULL;
     uint64_t line = 0;
     json_t *id = root ? owner_of(root, &line, &failed) : NULL;
     bool wanted = id && !(r->retry && failed);

@@ -708,10 +708,26 @@ struct moeflux_sampler_options options_sampling(const struct options *o)
     return sampling;
 }
 
+/* Begins an error that begins with an option's name with its flag instead. */
+static void name_flag(struct moeflux_err *e)
+{
+    for (size_t i = 0; i < MOEFLUX_N_SAMPLER_FIELDS; i++) {
+        const struct moeflux_sampler_field *f = &moeflux_sampler_fields()[i];
+        size_t n = strlen(f->name);
+        if (strncmp(e->text, f->name, n) != 0 || !strchr(" :", e->text[n]))
+            continue;
+        struct moeflux_err old = *e;
+        err_set(e, old.code, "--%.*s%s", (int)strcspn(f->flags, ","), f->flags, old.text + n);
+        return;
+    }
+}
+
 int options_check_sampling(const struct options *o, struct moeflux_err *e)
 {
     const struct moeflux_sampler_options sampling = options_sampling(o);
     int rc = moeflux_sampler_check(&sampling, e);
+    if (rc)
+        name_flag(e);
     for (size_t i = 0; !rc && i < MOEFLUX_N_SAMPLER_FIELDS; i++) {
         const struct moeflux_sampler_field *f = &moeflux_sampler_fields()[i];
         double x = moeflux_sampler_get(&sampling, f);

@@ -4,6 +4,7 @@ const log = $('log'), ask = $('ask'), send = $('send');
 const SETTINGS = ['system', 'effort', 'temperature', 'top_p', 'most', 'key'];
 const FILE_MOST = 2 << 20; /* bytes of a dropped file */
 let all = [], shown = null, running = null, model = null, files = [];
+const removed = new WeakSet(); /* conversations that an answer must not bring back */
 
 /* --- small things --- */
 
@@ -41,6 +42,7 @@ const seconds = ms => (ms / 1000).toFixed(1) + ' s';
 /* --- conversations --- */
 
 async function save(c) {
+  if (removed.has(c)) return;
   c.changed = Date.now();
   const first = c.messages.find(m => m.role === 'user');
   if (!c.named && first) c.title = first.content.trim().split('\n')[0].slice(0, 60) || 'New chat';
@@ -95,6 +97,7 @@ function renameIn(row, c) {
 
 async function removeOne(c) {
   if (!confirm(`Delete "${c.title}"?`)) return;
+  removed.add(c);
   if (c === shown) { stop(); show(newConversation()); }
   all = all.filter(x => x !== c);
   await storeDelete(c.id);

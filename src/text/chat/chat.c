@@ -10,7 +10,6 @@
 #include "text/chat/harmony.h"
 #include "text/chat/probe.h"
 #include "text/chat/sections.h"
-#include "text/chat/tool_calls.h"
 #include "text/chat/tool_text.h"
 #include "text/jinja/jinja.h"
 #include "text/utf8.h"
@@ -77,7 +76,7 @@ int chat_render(const struct chat *c, const struct chat_prompt *p, struct chat_t
     const struct jinja *template = p->tools && c->tool_template ? c->tool_template : c->template;
     if (p->continues)
         return continue_render(c, p, out, e);
-    if (p->tools && c->leaves_tools_out)
+    if (p->tools && c->tool_list)
         return tool_text_render(c, p, out, e);
     json_t *context = context_of(c, p);
     if (!context)
@@ -266,10 +265,15 @@ int chat_open(struct chat *c, const struct tokenizer *t, const char *family, enu
         rc = probe_thinking(c, e);
     if (rc == 0)
         rc = probe_tail(c, e);
-    if (rc == 0)
-        rc = tool_text_open(c, tool_form_of(t, family), e);
     if (rc < 0)
         chat_free(c);
+    return rc;
+}
+
+int chat_use_tools(struct chat *c, const struct tool_form *f, struct moeflux_err *e)
+{
+    int rc = c->knows_tools ? 0 : tool_text_open(c, f, e);
+    c->knows_tools = rc == 0;
     return rc;
 }
 

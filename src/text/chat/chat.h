@@ -18,6 +18,7 @@
 struct jinja;
 struct json_t;
 struct moeflux_err;
+struct tool_form;
 
 /* AUTO: the template's own default. */
 enum chat_thinking { CHAT_THINKING_AUTO, CHAT_THINKING_ON, CHAT_THINKING_OFF };
@@ -65,8 +66,9 @@ struct chat { /* zeroed at first; freed with chat_free */
     const struct tokenizer *tokenizer;
     struct jinja *template;
     struct jinja *tool_template; /* the template for prompts with tools; NULL: `template` */
+    bool knows_tools;            /* chat_use_tools was called, and sets these: */
     bool leaves_tools_out;       /* the template does not write the tools (tool_text.h) */
-    struct jinja *tool_list; /* writes them behind the system's text instead; NULL: its form is not known */
+    struct jinja *tool_list;     /* writes them behind the system's text instead; NULL: nothing does */
     enum chat_thinking thinking; /* the argument of chat_open */
     enum chat_effort effort;     /* the argument of chat_use_effort */
     /* value of the template's variable reasoning_effort; NULL: it is not set */
@@ -101,6 +103,10 @@ int chat_use_effort(struct chat *c, enum chat_effort effort, struct moeflux_err 
 /* Returns the limit of thinking in tokens that stands for c->effort, because the template does not know it.
  * -1: none. */
 int64_t chat_effort_budget(const struct chat *c);
+
+/* Finds out what the template makes of tools; to be called before a prompt with some is rendered. f: the form
+ * of its calls (tool_calls.h). ERR_MEMORY. */
+int chat_use_tools(struct chat *c, const struct tool_form *f, struct moeflux_err *e);
 
 /* Appends the tokens by which the template ends the thinking of an answer and begins its text. *n_tag: how
  * many of them, counted from the first one, end the thinking; the rest begins the text. */

@@ -67,6 +67,7 @@ struct tool_choice {
     const struct json_t *tools; /* the same array as in struct tool_calls */
     const char *name;           /* the one tool to call, once; NULL: any of them */
     bool once;                  /* without a name: exactly one call; false: one or more */
+    bool is_free;               /* the answer need not call: a schema that is refused leaves arguments free */
     const char *where;          /* begins the errors */
 };
 #define TOOL_NAME_END "\n"

@@ -615,7 +615,7 @@ int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, st
         if (c->name && !json_is_text(json_member(function, "name"), c->name))
             continue;
         str_add_text(&g.calls, g.calls.len ? " | " : "");
-        rc = write_tool(f, function, c->name || json_array_size(c->tools) == 1, &g);
+        rc = write_tool(f, function, !c->is_free && (c->name || json_array_size(c->tools) == 1), &g);
     }
     if (rc == 0)
         add_frame(f, !c->name && !c->once, &g);

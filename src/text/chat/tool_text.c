@@ -102,9 +102,6 @@ static void keep_authors(const struct chat_text *list, struct chat_text *prompt)
 int tool_text_render(const struct chat *c, const struct chat_prompt *p, struct chat_text *out,
                      struct moeflux_err *e)
 {
-    if (!c->tool_list)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "chat template: it leaves tools out, and how its calls are taught is not known");
     struct chat_text list = {0};
     struct chat_prompt without = *p;
     json_t *context = json_pack("{s:O}", "tools", p->tools), *messages = NULL;

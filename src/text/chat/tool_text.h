@@ -12,11 +12,10 @@ struct chat_text;
 struct moeflux_err;
 struct tool_form;
 
-/* Sets c->leaves_tools_out, and c->tool_list if it is known how calls of the form (NULL: none) are taught. */
+/* Sets c->leaves_tools_out, and then c->tool_list if it is known how calls of the form (NULL: none) are taught. */
 int tool_text_open(struct chat *c, const struct tool_form *f, struct moeflux_err *e);
 
-/* Does the work of chat_render for a prompt with tools if c->leaves_tools_out. ERR_UNSUPPORTED: there is no
- * c->tool_list. */
+/* Does the work of chat_render for a prompt with tools if there is a c->tool_list. */
 int tool_text_render(const struct chat *c, const struct chat_prompt *p, struct chat_text *out,
                      struct moeflux_err *e);
 

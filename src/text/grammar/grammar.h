@@ -11,6 +11,7 @@
 
 struct moeflux_err;
 struct grammar;
+struct str;
 
 enum {
     GRAMMAR_MAX_BYTES = 1 << 19,
@@ -25,5 +26,8 @@ enum {
 int grammar_compile(struct grammar **out, const char *text, size_t len, const char *name,
                     struct moeflux_err *e);
 void grammar_free(struct grammar *g);
+
+/* Appends a grammar's text with `prefix` in front of all names of rules, so that it can stand next to another. */
+void grammar_rename(const char *text, const char *prefix, struct str *out);
 
 #endif

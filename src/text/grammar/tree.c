@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/quote.h"
+#include "base/str.h"
 #include "text/grammar/grammar.h"
 
 #define LAST_POINT 0x10ffffu
@@ -165,6 +166,32 @@ static int32_t chars_node(struct parser *p, size_t first, bool inverted, size_t 
 static bool is_name(char c)
 {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
+}
+
+/* Returns the end of what begins here and names no rule: a literal, a class, a count of repetitions, a comment. */
+static const char *skip_other(const char *p)
+{
+    static const char opens[] = "\"[{#", closes[] = "\"]}\n";
+    const char *kind = strchr(opens, *p);
+    if (!kind)
+        return p + 1;
+    char end = closes[kind - opens];
+    for (p++; *p && *p != end; p++)
+        p += end != '\n' && *p == '\\' && p[1];
+    return *p ? p + 1 : p;
+}
+
+void grammar_rename(const char *text, const char *prefix, struct str *out)
+{
+    for (const char *p = text, *end; *p; p = end) {
+        for (end = p; is_name(*end); end++)
+            ;
+        if (end > p)
+            str_add_text(out, prefix);
+        else
+            end = skip_other(p);
+        str_add(out, p, (size_t)(end - p));
+    }
 }
 
 static char peek(const struct parser *p)
