@@ -250,12 +250,16 @@ static int save(struct saved_sequences *v, struct moeflux_session *s, struct moe
     snprintf(name, sizeof name, "%016" PRIx64 "-%016" PRIx64 "%s", v->fingerprint, hash, ending);
     x.path = file_join(v->dir, name, e);
     int rc = x.path ? moeflux_session_save(s, x.path, MOEFLUX_STATE_V3, e) : ERR_MEMORY;
+    bool is_written = rc == 0;
     if (!rc)
         rc = places_read(&x.places, v->model, x.path, e);
     if (!rc) {
         supersede(v, &x.places, x.path);
         rc = add_item(v, &x, e);
     }
+    /* The limits count what the index has: another file would stay for ever. */
+    if (rc && is_written)
+        unlink(x.path);
     if (rc) {
         places_free(&x.places);
         free(x.path);

@@ -317,8 +317,7 @@ static int check_length(struct source *r, const struct moeflux_session *s, const
                         struct moeflux_err *e)
 {
     uint64_t want = snapshot_bytes(s->model, h);
-    bool has_length = h->has_drafter ? want <= r->total : want == r->total;
-    if (h->n_tokens > s->model->stages[0].view.max_context || !has_length)
+    if (h->n_tokens > s->model->stages[0].view.max_context || !snapshot_has_length(s->model, h, r->total))
         return err_set(e, ERR_FORMAT, "%s: %llu bytes, expected %llu for %u tokens", r->path,
                        (unsigned long long)r->total, (unsigned long long)want, h->n_tokens);
     if (h->n_tokens > s->max_context)
