@@ -45,6 +45,7 @@ struct moeflux_job { /* made by jobs_new, freed with jobs_release */
     pthread_cond_t changed;
     enum job_state state;
     bool was_alone;           /* no other job ran while it did */
+    bool lacked_memory;       /* an attempt found too little; the worker writes it while the job is RUNNING */
     uint32_t group;           /* while RUNNING: the group of its worker */
     uint64_t since;           /* queue.n_chosen when it was held */
     struct moeflux_job *next; /* the next one that is held, that waits or that runs */
@@ -98,8 +99,9 @@ int jobs_give(struct jobs *q, struct moeflux_job *j, const struct moeflux_piece 
 void jobs_finish(struct jobs *q, struct moeflux_job *j);
 /* Puts a running job that found too little memory in front of those that wait, and lowers the number of jobs
  * that may run to those that do now, at least one. One more may run each time as many jobs have ended as
- * may run. freed: the caller has freed some. False: none was, and no
- * other job ran at any time. It would find no more the next time, and is still running. */
+ * may run. freed: the caller has freed some. False: none was, and no other job ran at any time. It would find
+ * no more the next time, and is still running. A job with lacked_memory leaves nothing that can be freed, so
+ * one that never fits is not put back without end. */
 bool jobs_put_back(struct jobs *q, struct moeflux_job *j, bool freed);
 
 /* Returns the result of the choice that failed, or else of the last one. The job is DONE. */

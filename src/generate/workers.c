@@ -226,7 +226,8 @@ static void stop_at_common_prefix(struct prefix_stops *stops, uint32_t common_pr
 
 /* Gives the sequence the beginnings of the prompt that other sequences have. *ours: tokens of the one that
  * this worker computes for others; 0: none. In conversations only a beginning that another one has is
- * worth it. */
+ * worth it. A job that lacked memory computes none: it would be freed for the job's sake, and computed again
+ * in the next attempt. */
 static int share_prefix(struct worker *k, struct prefill *p, uint32_t *ours, struct moeflux_err *e)
 {
     struct moeflux_session *s = k->generator.sequence;
@@ -237,7 +238,7 @@ static int share_prefix(struct worker *k, struct prefill *p, uint32_t *ours, str
         enum shared_prefix found;
         if (n <= has || n >= p->n || (k->all->options.converse && k->common_prefix < n))
             continue;
-        int rc = shared_prefixes_take(k->copy->prefixes, s, p->ids, n, &found, e);
+        int rc = shared_prefixes_take(k->copy->prefixes, s, p->ids, n, !k->job->lacked_memory, &found, e);
         if (rc)
             return rc;
         if (found == SHARED_PREFIX_HELD)
@@ -292,6 +293,7 @@ static int prefill(void *ctx, const struct choice *c, const struct moeflux_sampl
     batcher_expect(&k->slot, true);
     do {
         rc = try_prefill(k, c, &p, n_reused, e);
+        k->job->lacked_memory |= rc == ERR_NO_FIT;
     } while (rc == ERR_NO_FIT && shrink(k, k->copy));
     return rc;
 }
@@ -421,6 +423,7 @@ static void run(struct worker *k, struct moeflux_job *j)
     k->job = j;
     int rc = answer_all(k, j);
     bool waits = rc == ERR_NO_FIT && w->options.waits;
+    j->lacked_memory |= waits;
     if (rc == ERR_LOST)
         lose(k, j);
     put_sequence(k, !waits && rc != ERR_LOST);
