@@ -152,9 +152,16 @@ static struct entry *find_free(struct sequences *q)
 
 static void save(struct sequences *q, struct entry *x)
 {
-    if (q->options.dir && x->changed && moeflux_session_position(x->session) >= WORTH_SAVING)
-        saved_sequences_add(&q->saved, x->session);
+    const struct sequences_options *o = &q->options;
+    bool is_worth_it = o->dir && x->changed && moeflux_session_position(x->session) >= WORTH_SAVING;
     x->changed = false;
+    if (!is_worth_it)
+        return;
+    if (o->saves)
+        o->saves(o->saves_ctx, true);
+    saved_sequences_add(&q->saved, x->session);
+    if (o->saves)
+        o->saves(o->saves_ctx, false);
 }
 
 static void drop(struct entry *x)

@@ -27,7 +27,7 @@ struct worker {
     struct moeflux_job *job;
     uint32_t common_prefix; /* tokens that the job's prompt shares with another prompt; 0: none are known */
     struct prefix_evaluated held; /* the sequence's first tokens */
-    bool is_saving;               /* sequences may be saved for later jobs, which no client's leaving ends */
+    bool is_saving;               /* a sequence is saved for later jobs, which no client's leaving ends */
 };
 
 /* What the workers of one copy of the model share. */
@@ -101,6 +101,15 @@ static bool go_on(void *ctx, const char *what, const char *unit, uint64_t done, 
         return true;
     return (!k || (!atomic_load(&c->all->interrupted) && is_wanted(k))) &&
            progress_report(&c->progress, what, unit, done, total);
+}
+
+/* A function for sequences_options.saves; ctx: the workers. */
+static void note_saving(void *ctx, bool on)
+{
+    const struct workers *w = ctx;
+    struct worker *k = pthread_getspecific(w->self);
+    if (k)
+        k->is_saving = on;
 }
 
 /* ---- which copy ---- */
@@ -192,23 +201,19 @@ static void put_sequence(struct worker *k, bool keep)
     struct moeflux_session *s = k->generator.sequence;
     k->generator.sequence = NULL;
     pthread_mutex_lock(&k->copy->lock);
-    k->is_saving = true;
     if (s && keep)
         sequences_put(k->copy->sequences, s, &k->held);
     else if (s)
         sequences_drop(k->copy->sequences, s);
-    k->is_saving = false;
     pthread_mutex_unlock(&k->copy->lock);
 }
 
 /* Frees the memory of an idle sequence of a copy, which is saved first, or of a shared beginning. False:
  * there is none. */
-static bool shrink(struct worker *k, struct copy *c)
+static bool shrink(struct copy *c)
 {
     pthread_mutex_lock(&c->lock);
-    k->is_saving = true;
     bool shrunk = sequences_shrink(c->sequences);
-    k->is_saving = false;
     pthread_mutex_unlock(&c->lock);
     return shrunk || shared_prefixes_shrink(c->prefixes);
 }
@@ -294,7 +299,7 @@ static int prefill(void *ctx, const struct choice *c, const struct moeflux_sampl
     do {
         rc = try_prefill(k, c, &p, n_reused, e);
         k->job->lacked_memory |= rc == ERR_NO_FIT;
-    } while (rc == ERR_NO_FIT && shrink(k, k->copy));
+    } while (rc == ERR_NO_FIT && shrink(k->copy));
     return rc;
 }
 
@@ -400,7 +405,7 @@ static bool shrink_all(struct worker *k)
 {
     bool any = false;
     for (uint32_t i = 0; i < k->all->n_copies; i++)
-        while (shrink(k, &k->all->copies[i]))
+        while (shrink(&k->all->copies[i]))
             any = true;
     return any;
 }
@@ -474,6 +479,8 @@ static int make_copies(struct workers *w, struct moeflux_err *e)
     const struct generator *g = w->generator;
     struct sequences_options keep = w->options.keep;
     keep.max_context = g->max_context;
+    keep.saves = note_saving;
+    keep.saves_ctx = w;
     keep.most = div_up(keep.most, w->n_copies);
     keep.bytes /= w->n_copies;
     int rc = 0;

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "moeflux_chat.h"
+#include "tmp_tree.h"
 
 enum { CONTEXT = 256, THREADS = 4, TURNS = 3, LONG_MS = 60000 };
 static const char DIR[] = "tests/models/tiny",
@@ -328,6 +329,67 @@ static void a_cancelled_job_ends_alone(void **state)
     moeflux_pool_close(p);
 }
 
+static void count_warning(void *ctx, const char *text)
+{
+    unsigned *n = ctx;
+    (void)text;
+    ++*n;
+}
+
+static int cancel_itself(void *ctx, struct moeflux_err *e)
+{
+    struct moeflux_job *const *j = ctx;
+    (void)e;
+    moeflux_job_cancel(*j);
+    return 0;
+}
+
+/* Returns a request whose prompt is long enough for a file. */
+static struct moeflux_request *ask_much(uint32_t number)
+{
+    struct moeflux_err e = {0};
+    struct moeflux_request *r = ask(number, "2");
+    for (int i = 0; i < 20; i++)
+        check_ok(moeflux_request_say(r, i % 2 ? "user" : "assistant", "more words", &e), &e);
+    return r;
+}
+
+/* The cancelled job's sequence is the first one's, which is saved before. */
+static void a_cancelled_job_ends_no_save_of_another_conversation(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    char *dir = tmp_tree_new();
+    unsigned n_warnings = 0;
+    struct moeflux_job *j[3];
+    struct moeflux_request *r[] = {ask_much(1), ask_much(2)};
+    struct moeflux_pool *p =
+        open_pool((struct moeflux_pool_options){.parallel = 1,
+                                                .sequences = 1,
+                                                .context = 2 * CONTEXT,
+                                                .dir = tmp_tree_path(dir, "states"),
+                                                .warning = {count_warning, &n_warnings}});
+    for (int i = 0; i < 3; i++) {
+        const struct moeflux_job_options o = {.begin = i == 1 ? cancel_itself : NULL, .ctx = &j[i]};
+        j[i] = new_job(p, r[i % 2], o);
+        add(p, j[i]);
+        assert_true(moeflux_job_wait(j[i], LONG_MS));
+    }
+    assert_int_equal(moeflux_job_result(j[1], &e), MOEFLUX_ERR_INTERRUPTED);
+    check_ok(moeflux_job_result(j[2], &e), &e);
+    struct moeflux_answer *a = moeflux_job_take(j[2], 0);
+    const struct moeflux_answer_info info = moeflux_answer_get_info(a);
+    assert_true(info.n_reused + 4 > info.n_prompt);
+    assert_int_equal(n_warnings, 0);
+    moeflux_answer_free(a);
+    for (int i = 0; i < 3; i++)
+        moeflux_job_free(j[i]);
+    for (int i = 0; i < 2; i++)
+        moeflux_request_free(r[i]);
+    moeflux_pool_close(p);
+    tmp_tree_remove(dir);
+}
+
 static void the_end_fails_jobs_that_wait_and_refuses_later_ones(void **state)
 {
     (void)state;
@@ -592,6 +654,7 @@ int main(void)
         cmocka_unit_test(threads_get_the_answers_that_each_would_get_alone),
         cmocka_unit_test(jobs_with_a_lower_number_begin_first_and_the_queue_has_an_end),
         cmocka_unit_test(a_cancelled_job_ends_alone),
+        cmocka_unit_test(a_cancelled_job_ends_no_save_of_another_conversation),
         cmocka_unit_test(the_end_fails_jobs_that_wait_and_refuses_later_ones),
         cmocka_unit_test(a_batch_takes_what_the_last_sequence_has_first),
         cmocka_unit_test(jobs_of_several_requests_give_the_answers_of_each),
