@@ -122,6 +122,7 @@ static void ask(struct asked *a, struct moeflux_pool *p, uint32_t n_system, uint
     check_ok(moeflux_request_set(a->request, "max_tokens", max_tokens, &e), &e);
     check_ok(moeflux_request_set(a->request, "ignore_eos", "true", &e), &e);
     check_ok(moeflux_request_set(a->request, "temperature", "0", &e), &e);
+    check_ok(moeflux_request_set(a->request, "draft", "\"ngram\"", &e), &e);
     const struct moeflux_job_options o = {
         .requests = &a->request, .n = 1, .keeps_pieces = true, .begin = count_attempt, .ctx = a};
     check_ok(moeflux_job_new(&a->job, p, &o, &e), &e);
@@ -200,11 +201,34 @@ static void a_lone_job_that_fits_without_a_shared_beginning_is_answered(void **s
     release(&many);
 }
 
+/* ---- chains of drafts ---- */
+
+/* Prompt and answer end with their third block. The last chains would begin a fourth one. */
+static void a_chain_is_cut_where_memory_ends(void **state)
+{
+    (void)state;
+    struct asked asked[2];
+    for (int i = 0; i < 2; i++) {
+        struct moeflux_pool *p = open_pool((struct moeflux_pool_options){.parallel = 1}, i ? 100 : 3);
+        ask(&asked[i], p, 0, 50, "507");
+        await(&asked[i]);
+        check_ok(asked[i].rc, &asked[i].e);
+        const struct moeflux_answer_info info = moeflux_answer_get_info(asked[i].answer);
+        assert_int_equal(info.n_prompt + info.n_tokens, 3 * BLOCK + 1);
+        assert_true(info.n_drafted > 0);
+        moeflux_pool_close(p);
+    }
+    expect_tokens(&asked[0], &asked[1]);
+    release(&asked[0]);
+    release(&asked[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lone_job_that_never_fits_fails),
         cmocka_unit_test(a_lone_job_that_fits_without_a_shared_beginning_is_answered),
+        cmocka_unit_test(a_chain_is_cut_where_memory_ends),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
