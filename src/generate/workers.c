@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/progress.h"
 #include "engine/model.h"
+#include "engine/sequence.h"
 #include "generate/answer_api.h"
 #include "generate/batcher.h"
 #include "generate/choice.h"
@@ -216,6 +217,22 @@ static bool shrink(struct copy *c)
     bool shrunk = sequences_shrink(c->sequences);
     pthread_mutex_unlock(&c->lock);
     return shrunk || shared_prefixes_shrink(c->prefixes);
+}
+
+/* Reserves memory for n more tokens; frees that of idle sequences if there is too little. A function for
+ * generator_room; ctx: the worker. */
+static int make_room(void *ctx, struct moeflux_session *s, size_t n, struct moeflux_err *e)
+{
+    struct worker *k = ctx;
+    uint32_t pos = moeflux_session_position(s);
+    uint32_t end = pos + (uint32_t)size_min(n, k->generator.max_context - pos);
+    int rc = 0;
+    /* Tokens of a chain of drafts have room: what is shared must not be copied before they are taken. */
+    if (!sequence_has_room(s, end))
+        do
+            rc = sequence_reserve(s, end, e);
+        while (rc == ERR_NO_FIT && shrink(k->copy));
+    return rc;
 }
 
 /* ---- a prompt ---- */
@@ -500,6 +517,7 @@ static int make_worker(struct workers *w, uint32_t idx, struct moeflux_err *e)
     if (!k->generator.logits)
         return ERR_MEMORY;
     batcher_bind(k->copy->batcher, &k->slot, &k->generator);
+    k->generator.room = (struct generator_room){make_room, k};
     return idx == 0 ? constrain_share(&k->generator, e) : 0;
 }
 

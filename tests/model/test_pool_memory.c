@@ -223,12 +223,47 @@ static void a_chain_is_cut_where_memory_ends(void **state)
     release(&asked[1]);
 }
 
+/* ---- idle sequences ---- */
+
+/* The first answer's sequence keeps two blocks, the second one needs four. */
+static void an_answer_evicts_idle_sequences_in_its_middle(void **state)
+{
+    (void)state;
+    const struct moeflux_pool_options pools[] = {{.parallel = 1, .sequences = 2}, batch};
+    for (int i = 0; i < 2; i++) {
+        struct asked first, much, little_room;
+        struct moeflux_sequence_counts counts;
+        struct moeflux_pool *p = open_pool(pools[i], 100);
+        ask(&much, p, 0, 51, "600");
+        await(&much);
+        moeflux_pool_close(p);
+        p = open_pool(pools[i], 5);
+        ask(&first, p, 0, 50, "3");
+        await(&first);
+        check_ok(first.rc, &first.e);
+        moeflux_pool_get_stats(p, NULL, &counts);
+        assert_int_equal(counts.n, 1);
+        ask(&little_room, p, 0, 51, "600");
+        await(&little_room);
+        check_ok(little_room.rc, &little_room.e);
+        assert_int_equal(little_room.n_begun, 1);
+        expect_tokens(&little_room, &much);
+        moeflux_pool_get_stats(p, NULL, &counts);
+        assert_int_equal(counts.n, 1);
+        moeflux_pool_close(p);
+        release(&first);
+        release(&much);
+        release(&little_room);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lone_job_that_never_fits_fails),
         cmocka_unit_test(a_lone_job_that_fits_without_a_shared_beginning_is_answered),
         cmocka_unit_test(a_chain_is_cut_where_memory_ends),
+        cmocka_unit_test(an_answer_evicts_idle_sequences_in_its_middle),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
 }
