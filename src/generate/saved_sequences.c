@@ -184,8 +184,7 @@ uint32_t saved_sequences_find(struct saved_sequences *v, const int32_t *ids, uin
     *n_usable = 0;
     for (size_t i = 0; i < v->n; i++) {
         const struct places *p = &v->items[i].places;
-        struct prefix_held held = {p->ids, p->n_tokens, p->checkpoints, p->n_checkpoints, p->recurrent};
-        uint32_t here = prefix_usable(&held, ids, n);
+        uint32_t here = places_reach(p, prefix_common(p->ids, p->n_tokens, ids, n - 1));
         if (here > *n_usable) {
             best = (uint32_t)i;
             *n_usable = here;

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/state/places.h"
+#include "generate/prefill.h"
 #include "generate/sequences.h"
 #include "moeflux.h"
 #include "small_model.h"
@@ -147,6 +149,72 @@ static void one_that_is_in_use_is_not_taken(void **state)
     assert_true(sequences_shrink(q));
     put(q, b, N);
     sequences_free(q);
+}
+
+/* Evaluates N tokens, with checkpoints at a quarter and at half of them. */
+static void fill(struct moeflux_session *s, const int32_t *ids)
+{
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_clear(s, &e), &e);
+    for (uint32_t i = 0; i < 4; i++) {
+        check_ok(moeflux_session_eval(s, ids + i * N / 4, N / 4, &none, &e), &e);
+        if (i < 2)
+            check_ok(moeflux_session_checkpoint(s, &e), &e);
+    }
+}
+
+/* Returns what is reused of a prompt that has the sequence's first n tokens and others. */
+static uint32_t reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n)
+{
+    struct moeflux_err e = {0};
+    int32_t other[N + 1];
+    uint32_t n_reused;
+    memcpy(other, ids, N * sizeof *ids);
+    for (uint32_t i = n; i <= N; i++)
+        other[i] = (ids[i % N] + 1) % SMALL_VOCAB;
+    const struct prefill p = {.ids = other, .n = N + 1};
+    uint32_t expected = prefill_usable(&p, s);
+    check_ok(moeflux_session_reuse(s, other, N + 1, &n_reused, &e), &e);
+    assert_int_equal(n_reused, expected);
+    return n_reused;
+}
+
+/* Recurrent layers, attention alone, and windows, which have lost rows when they come from a file. */
+static void a_prompt_reuses_as_much_wherever_that_is_asked(void **state)
+{
+    (void)state;
+    static const uint32_t commons[] = {0, 3, N / 4 - 1, N / 4, N / 2 + 1, N - 1, N};
+    char *tmp = tmp_tree_new();
+    const char *path = tmp_tree_path(tmp, "state");
+    const char *dirs[] = {tmp_tree_path(dir, "packed"), small_model_make_attention(tmp, 1),
+                          "tests/models/gptoss/mxfp4"};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct moeflux_err e = {0};
+        struct moeflux_model *m;
+        struct moeflux_session *s;
+        struct places p;
+        int32_t ids[N];
+        memcpy(ids, prompt(1, 1), sizeof ids);
+        const struct moeflux_options o = {
+            .dir = dirs[i], .device = "cpu", .context = SMALL_CONTEXT, .n_threads = 2};
+        check_ok(moeflux_model_open(&m, &o, &e), &e);
+        check_ok(moeflux_session_new(&s, m, SMALL_CONTEXT, &e), &e);
+        fill(s, ids);
+        check_ok(moeflux_session_save(s, path, MOEFLUX_STATE_V3, &e), &e);
+        check_ok(places_read(&p, m, path, &e), &e);
+        for (size_t k = 0; k < sizeof commons / sizeof *commons; k++) {
+            uint32_t same = commons[k], rounded = same < N ? (same >= N / 2 ? 2 : same / (N / 4)) * (N / 4) : N;
+            fill(s, ids);
+            assert_int_equal(reuse(s, ids, same), i == 0 ? rounded : same);
+            check_ok(moeflux_session_load(s, path, &e), &e);
+            assert_int_equal(reuse(s, ids, same), i == 1 ? same : rounded);
+            assert_int_equal(places_reach(&p, same), i == 1 ? same : rounded);
+        }
+        places_free(&p);
+        moeflux_session_free(s);
+        moeflux_model_close(m);
+    }
+    tmp_tree_remove(tmp);
 }
 
 /* Tokens of an answer were evaluated one by one, so a prompt that has them would get other bits. */
@@ -336,6 +404,7 @@ int main(void)
         cmocka_unit_test(a_prompt_goes_on_in_the_sequence_that_has_the_most_of_it),
         cmocka_unit_test(the_least_recently_used_one_leaves),
         cmocka_unit_test(one_that_is_in_use_is_not_taken),
+        cmocka_unit_test(a_prompt_reuses_as_much_wherever_that_is_asked),
         cmocka_unit_test(with_chunks_only_those_of_a_prompt_are_reused),
         cmocka_unit_test(another_conversation_keeps_what_it_has),
         cmocka_unit_test(idle_ones_keep_to_their_bytes),

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "engine/model.h"
 #include "engine/state/snapshot.h"
+#include "engine/state/stores.h"
 
 static int check(const struct snapshot *h, struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
@@ -45,7 +46,7 @@ static int read_places(struct places *p, int fd, const struct snapshot *h, struc
     p->n_tokens = h->n_tokens;
     p->n_checkpoints = n;
     p->bytes = h->bytes;
-    p->recurrent = m->checkpoint_bytes > 0;
+    p->at_checkpoints = m->recurrent_state_bytes > 0 || stores_first_in_windows(m, h->n_tokens) > 0;
     return rc;
 }
 
@@ -73,4 +74,14 @@ void places_free(struct places *p)
     free(p->ids);
     free(p->checkpoints);
     *p = (struct places){0};
+}
+
+uint32_t places_reach(const struct places *p, uint32_t pos)
+{
+    uint32_t at = 0;
+    if (!p->at_checkpoints || pos == p->n_tokens)
+        return pos;
+    for (uint32_t i = 0; i < p->n_checkpoints && p->checkpoints[i] <= pos; i++)
+        at = p->checkpoints[i];
+    return at;
 }
