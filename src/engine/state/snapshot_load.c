@@ -400,6 +400,16 @@ static int load_here(struct source *r, struct moeflux_session *s, const struct s
     return rc;
 }
 
+/* Gives a new session what the caller of another one has set: all that is not the tokens' state. */
+static void take_settings(struct moeflux_session *s, const struct moeflux_session *of)
+{
+    s->checkpoints.cap = of->checkpoints.cap;
+    s->checkpoint_every = of->checkpoint_every;
+    s->checkpoint_at = of->checkpoint_at;
+    s->watcher = of->watcher;
+    drafter_set_use(s, of->drafter.use);
+}
+
 /* Loads a second session and swaps the two at the end. */
 static int load_second(struct source *r, struct moeflux_session *s, const struct snapshot *h,
                        struct moeflux_err *e)
@@ -408,8 +418,7 @@ static int load_second(struct source *r, struct moeflux_session *s, const struct
     int rc = moeflux_session_new(&fresh, s->model, s->max_context, e);
     if (rc < 0)
         return rc;
-    fresh->checkpoints.cap = s->checkpoints.cap;
-    fresh->checkpoint_every = s->checkpoint_every;
+    take_settings(fresh, s);
     rc = load_here(r, fresh, h, e);
     if (rc == 0) {
         struct moeflux_session old = *s;
