@@ -328,8 +328,8 @@ struct moeflux_job_options {
     /* The callbacks come from a thread of the pool; idx is the number of the request. They may add jobs,
      * cancel and count, but call no other function of the pool, of the job or of what it uses. Each may be
      * NULL.
-     * begin: the job begins, perhaps again (BATCH): what an earlier attempt has left is void. A negative
-     * result, with `e` filled, fails the job.
+     * begin: the job begins, perhaps again (BATCH): what an earlier attempt has left is void, also the pieces
+     * that were passed on already. A negative result, with `e` filled, fails the job.
      * piece: a part of an answer; false cancels the job.
      * ended: an answer is complete, or has failed with *err; it is borrowed during the call. May set *err,
      * which fails the job. */
@@ -360,7 +360,8 @@ bool moeflux_job_wait(struct moeflux_job *j, uint32_t ms);
  * it. */
 void moeflux_job_cancel(struct moeflux_job *j);
 /* Passes the kept pieces since the last call to `take`, on this thread; waits up to `ms` for one. Returns
- * whether the job has ended: there are no more. Calls of tools have their arguments in the texts alone. */
+ * whether the job has ended: there are no more. Calls of tools have their arguments in the texts alone. The
+ * pieces of an attempt that is tried again (`begin`) are dropped if they were not read. */
 bool moeflux_job_read(struct moeflux_job *j, uint32_t ms,
                       void (*take)(void *ctx, uint32_t idx, const struct moeflux_piece *p), void *ctx);
 /* Returns 0, or the failure of a job that has ended. */

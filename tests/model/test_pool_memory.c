@@ -97,9 +97,15 @@ struct asked {
     uint32_t n_read; /* tokens of the pieces */
 };
 
+static atomic_uint n_meeting; /* jobs that begin at the same time */
+
 static int count_attempt(void *ctx, struct moeflux_err *e)
 {
     struct asked *a = ctx;
+    if (atomic_load(&n_meeting) > 0)
+        atomic_fetch_sub(&n_meeting, 1);
+    while (atomic_load(&n_meeting) > 0)
+        nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
     return ++a->n_begun < ENDLESS ? 0 : err_set(e, ERR_USAGE, "attempts without end");
 }
 
@@ -201,6 +207,27 @@ static void a_lone_job_that_fits_without_a_shared_beginning_is_answered(void **s
     release(&many);
 }
 
+/* Each has one block, and there is one more. The pieces of the one that waits are those of its last attempt. */
+static void a_job_that_is_tried_again_keeps_no_pieces_of_before(void **state)
+{
+    (void)state;
+    struct asked asked[2];
+    struct moeflux_pool *p = open_pool(batch, 3);
+    atomic_store(&n_meeting, 2);
+    for (uint32_t i = 0; i < 2; i++)
+        ask(&asked[i], p, 0, 5 + i, "300");
+    for (uint32_t i = 0; i < 2; i++) {
+        await(&asked[i]);
+        check_ok(asked[i].rc, &asked[i].e);
+        assert_int_equal(moeflux_answer_get_info(asked[i].answer).n_tokens, 300);
+        assert_int_equal(asked[i].n_read, 300);
+    }
+    assert_int_equal(asked[0].n_begun + asked[1].n_begun, 3);
+    moeflux_pool_close(p);
+    release(&asked[0]);
+    release(&asked[1]);
+}
+
 /* ---- chains of drafts ---- */
 
 /* Prompt and answer end with their third block. The last chains would begin a fourth one. */
@@ -262,6 +289,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_lone_job_that_never_fits_fails),
         cmocka_unit_test(a_lone_job_that_fits_without_a_shared_beginning_is_answered),
+        cmocka_unit_test(a_job_that_is_tried_again_keeps_no_pieces_of_before),
         cmocka_unit_test(a_chain_is_cut_where_memory_ends),
         cmocka_unit_test(an_answer_evicts_idle_sequences_in_its_middle),
     };
