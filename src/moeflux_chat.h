@@ -307,8 +307,8 @@ struct moeflux_pool_options {
 
 /* Opens a pool of the chat's models and starts its threads. The caller owns *out (moeflux_pool_close); NULL
  * after a failure. Chat and models must outlive the pool; no evaluation is in flight while it opens, restarts
- * or ends. Errors: _USAGE (a number is outside of its range), _IO (the directory), _MEMORY, _NO_FIT,
- * _DEVICE. */
+ * or ends. A model has one pool at a time, until moeflux_pool_end. Errors: _USAGE (a number is outside of its
+ * range, or a model has a pool), _IO (the directory), _MEMORY, _NO_FIT, _DEVICE. */
 int moeflux_pool_open(struct moeflux_pool **out, struct moeflux_chat *c, const struct moeflux_pool_options *o,
                       struct moeflux_err *e);
 /* Ends the pool: jobs that wait fail with _INTERRUPTED and the text `why`, as later ones do; jobs that run

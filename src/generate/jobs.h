@@ -97,11 +97,11 @@ struct moeflux_job *jobs_take(struct jobs *q, uint32_t group);
 int jobs_give(struct jobs *q, struct moeflux_job *j, const struct moeflux_piece *p, struct moeflux_err *e);
 /* Ends a job whose results are filled. */
 void jobs_finish(struct jobs *q, struct moeflux_job *j);
-/* Puts a running job that found too little memory in front of those that wait, drops its pieces, and lowers the number of jobs
- * that may run to those that do now, at least one. One more may run each time as many jobs have ended as
- * may run. freed: the caller has freed some. False: none was, and no other job ran at any time. It would find
- * no more the next time, and is still running. A job with lacked_memory leaves nothing that can be freed, so
- * one that never fits is not put back without end. */
+/* Puts a running job that found too little memory in front of those that wait, drops its pieces, and lowers
+ * the number of jobs that may run to those that do now, at least one. One more may run each time as many jobs
+ * have ended as may run. freed: the caller has freed some. False: none was, and no other job ran at any time.
+ * It would find no more the next time, and is still running. A job with lacked_memory leaves nothing that can
+ * be freed, so one that never fits is not put back without end. */
 bool jobs_put_back(struct jobs *q, struct moeflux_job *j, bool freed);
 
 /* Returns the result of the choice that failed, or else of the last one. The job is DONE. */

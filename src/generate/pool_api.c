@@ -111,7 +111,9 @@ static int start(struct moeflux_pool *p, struct moeflux_err *e)
     all.lost_ctx = o->ctx;
     all.ended = is_batch(p) && !o->holds ? begin_next : NULL;
     all.ended_ctx = p;
-    int rc = generator_prepare(g, o->context, e);
+    /* Other pools may use what generator_prepare changes. */
+    int rc = workers_check_models(g, e);
+    rc = rc ? rc : generator_prepare(g, o->context, e);
     if (!rc && is_batch(p))
         rc = queue_init(&p->queue, g->model, g->max_context, chunk, e);
     if (!rc)

@@ -521,9 +521,18 @@ static int make_worker(struct workers *w, uint32_t idx, struct moeflux_err *e)
     return idx == 0 ? constrain_share(&k->generator, e) : 0;
 }
 
+int workers_check_models(const struct generator *g, struct moeflux_err *e)
+{
+    for (uint32_t i = 0; i <= g->n_copies; i++)
+        if (generator_copy(g, i)->progress.report == go_on)
+            return err_set(e, ERR_USAGE, "model %u of the chat has a pool, which must end first", i);
+    return 0;
+}
+
 static int start(struct workers *w, struct moeflux_err *e)
 {
-    int rc = make_copies(w, e);
+    int rc = workers_check_models(w->generator, e);
+    rc = rc ? rc : make_copies(w, e);
     for (uint32_t i = 0; !rc && i < w->n; i++)
         rc = make_worker(w, i, e);
     for (uint32_t i = 0; !rc && i < w->n; i++) {

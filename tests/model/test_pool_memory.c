@@ -1,5 +1,5 @@
-/* Pools whose device has room for a few blocks of the KV cache only: what is evicted, what is tried again, and
- * what fails.
+/* Pools whose device has room for a few blocks of the KV cache only: what is evicted, what is tried again,
+ * and what fails.
  *
  * suites: check asan tsan */
 #include <pthread.h>
@@ -207,7 +207,7 @@ static void a_lone_job_that_fits_without_a_shared_beginning_is_answered(void **s
     release(&many);
 }
 
-/* Each has one block, and there is one more. The pieces of the one that waits are those of its last attempt. */
+/* Each has one block, and there is one more. The one that waits has the pieces of its last attempt. */
 static void a_job_that_is_tried_again_keeps_no_pieces_of_before(void **state)
 {
     (void)state;

@@ -575,6 +575,38 @@ static void what_is_wrong_with_a_request_is_said_before_it_waits(void **state)
     assert_null(p);
 }
 
+/* The second one would take the first one's place in the models, and leave it when the first one is gone. */
+static void a_model_has_one_pool_at_a_time(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct moeflux_chat *other;
+    struct moeflux_pool *p = open_pool((struct moeflux_pool_options){0}), *q;
+    const struct moeflux_pool_options o = {.context = CONTEXT / 2};
+    struct moeflux_request *r = ask(1, "2");
+    check_ok(moeflux_chat_open(&other, model, &e), &e);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(moeflux_pool_open(&q, i % 2 ? other : chat, &o, &e), MOEFLUX_ERR_USAGE);
+        assert_null(q);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct moeflux_job *j = new_job(p, r, (struct moeflux_job_options){0});
+        add(p, j);
+        assert_true(moeflux_job_wait(j, LONG_MS));
+        check_ok(moeflux_job_result(j, &e), &e);
+        moeflux_job_free(j);
+        moeflux_pool_end(p, NULL, 0);
+        if (i == 0) {
+            check_ok(moeflux_pool_open(&q, chat, &o, &e), &e);
+            moeflux_pool_close(p);
+            p = q;
+        }
+    }
+    moeflux_pool_close(p);
+    moeflux_chat_close(other);
+    moeflux_request_free(r);
+}
+
 static int fail_to_begin(void *ctx, struct moeflux_err *e)
 {
     (void)ctx;
@@ -660,6 +692,7 @@ int main(void)
         cmocka_unit_test(jobs_of_several_requests_give_the_answers_of_each),
         cmocka_unit_test(prompts_may_be_token_ids_in_any_pool),
         cmocka_unit_test(what_is_wrong_with_a_request_is_said_before_it_waits),
+        cmocka_unit_test(a_model_has_one_pool_at_a_time),
         cmocka_unit_test(callbacks_may_fail_a_job),
         cmocka_unit_test(jobs_wait_while_the_models_are_replaced),
     };

@@ -21,8 +21,8 @@ struct places { /* freed with places_free */
 int places_read(struct places *p, struct moeflux_model *m, const char *path, struct moeflux_err *e);
 void places_free(struct places *p);
 
-/* Returns the last position up to `pos`, which is at most n_tokens, where the loaded sequence can go back to
- * without an evaluation (rewind_reach). */
+/* Returns the last position up to `pos`, which is at most n_tokens, to which the loaded sequence can go
+ * back without an evaluation (rewind_reach). */
 uint32_t places_reach(const struct places *p, uint32_t pos);
 
 #endif
