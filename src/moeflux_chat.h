@@ -381,7 +381,7 @@ struct moeflux_sequence_counts {
     uint64_t n_loads, n_saves; /* so far */
 };
 /* Sums what the models did, and counts the sequences; either may be NULL. Waits for an evaluation in flight,
- * or while a sequence is saved, unless a callback of a job calls it. */
+ * and while a sequence is saved. */
 void moeflux_pool_get_stats(struct moeflux_pool *p, struct moeflux_stats *models,
                             struct moeflux_sequence_counts *sequences);
 
