@@ -21,7 +21,7 @@ struct job_piece;
 
 static const uint32_t JOBS_NO_COPY = UINT32_MAX;
 
-enum job_state { JOB_NEW, JOB_HELD, JOB_WAITING, JOB_RUNNING, JOB_DONE };
+enum job_state { JOB_NEW, JOB_WAITING, JOB_RUNNING, JOB_DONE };
 
 struct moeflux_job { /* made by jobs_new, freed with jobs_release */
     /* [n], computed by one worker, one after the other up to the first that fails. The choices are those of
@@ -33,6 +33,7 @@ struct moeflux_job { /* made by jobs_new, freed with jobs_release */
     struct moeflux_job_options options;
     struct moeflux_pool *pool;       /* NULL: none */
     bool is_added;                   /* the pool has it */
+    bool is_held;                    /* queue.h; the pool's lock protects it */
     struct moeflux_answer **answers; /* [n], for moeflux_job_take; NULL: they are not kept */
 
     /* The group whose copy of the model holds the state of the prompt's beginning; JOBS_NO_COPY: none. Set
@@ -43,7 +44,7 @@ struct moeflux_job { /* made by jobs_new, freed with jobs_release */
 
     /* Private to the queues. */
     pthread_cond_t changed;
-    enum job_state state;
+    enum job_state state;     /* protected by the lock of `jobs` */
     bool was_alone;           /* no other job ran while it did */
     bool lacked_memory;       /* an attempt found too little; the worker writes it while the job is RUNNING */
     uint32_t group;           /* while RUNNING: the group of its worker */

@@ -331,7 +331,7 @@ void moeflux_job_free(struct moeflux_job *j)
         return;
     struct moeflux_pool *p = j->pool;
     pthread_mutex_lock(&p->lock);
-    if (j->state == JOB_HELD)
+    if (j->is_held)
         queue_remove(&p->queue, j);
     pthread_mutex_unlock(&p->lock);
     jobs_release(&p->jobs, j);

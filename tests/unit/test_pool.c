@@ -501,6 +501,31 @@ static void jobs_of_several_requests_give_the_answers_of_each(void **state)
     moeflux_pool_close(p);
 }
 
+/* Held, running and ended ones. Nothing but the pool orders the threads' accesses, for ThreadSanitizer. */
+static void jobs_may_be_freed_at_any_time(void **state)
+{
+    (void)state;
+    enum { JOBS = 4 };
+    struct moeflux_request *r[JOBS];
+    struct moeflux_job *j[JOBS];
+    struct moeflux_pool *p =
+        open_pool((struct moeflux_pool_options){.reuse = MOEFLUX_POOL_BATCH, .parallel = 1});
+    for (uint32_t i = 0; i < JOBS; i++) {
+        r[i] = ask(i, i ? "150" : "1");
+        set(r[i], "ignore_eos", "true");
+        j[i] = new_job(p, r[i], (struct moeflux_job_options){0});
+    }
+    for (uint32_t i = 0; i < JOBS; i++)
+        add(p, j[i]);
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    for (uint32_t i = 1; i < JOBS; i++)
+        moeflux_job_free(j[i]);
+    moeflux_job_free(j[0]);
+    moeflux_pool_close(p);
+    for (uint32_t i = 0; i < JOBS; i++)
+        moeflux_request_free(r[i]);
+}
+
 static void prompts_may_be_token_ids_in_any_pool(void **state)
 {
     (void)state;
@@ -690,6 +715,7 @@ int main(void)
         cmocka_unit_test(the_end_fails_jobs_that_wait_and_refuses_later_ones),
         cmocka_unit_test(a_batch_takes_what_the_last_sequence_has_first),
         cmocka_unit_test(jobs_of_several_requests_give_the_answers_of_each),
+        cmocka_unit_test(jobs_may_be_freed_at_any_time),
         cmocka_unit_test(prompts_may_be_token_ids_in_any_pool),
         cmocka_unit_test(what_is_wrong_with_a_request_is_said_before_it_waits),
         cmocka_unit_test(a_model_has_one_pool_at_a_time),
