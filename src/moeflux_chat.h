@@ -342,8 +342,8 @@ struct moeflux_job_options {
  * (moeflux_job_free); NULL after a failure. Errors: those of moeflux_chat_answer that concern the request. */
 int moeflux_job_new(struct moeflux_job **out, struct moeflux_pool *p, const struct moeflux_job_options *o,
                     struct moeflux_err *e);
-/* Adds n jobs, all or none; each is added once. Errors: _NO_FIT (too many wait), _INTERRUPTED (the pool has
- * ended). */
+/* Adds n jobs, all or none; each is added once. Errors: _USAGE (one is NULL, another pool's, or was added
+ * before), _NO_FIT (too many wait), _INTERRUPTED (the pool has ended). */
 int moeflux_pool_add(struct moeflux_pool *p, struct moeflux_job *const *jobs, size_t n,
                      struct moeflux_err *e);
 /* Gives jobs to the idle threads of a pool that holds them. */

@@ -632,6 +632,32 @@ static void a_model_has_one_pool_at_a_time(void **state)
     moeflux_request_free(r);
 }
 
+static void a_job_is_added_once(void **state)
+{
+    (void)state;
+    for (int reuse = MOEFLUX_POOL_RECENT; reuse <= MOEFLUX_POOL_BATCH; reuse++) {
+        struct moeflux_err e = {0};
+        struct moeflux_pool *p = open_pool(
+            (struct moeflux_pool_options){.reuse = (enum moeflux_pool_reuse)reuse, .parallel = 1});
+        struct moeflux_request *r[2] = {ask(1, "2"), ask(2, "2")};
+        struct moeflux_job *j[] = {new_job(p, r[0], (struct moeflux_job_options){0}),
+                                   new_job(p, r[1], (struct moeflux_job_options){0})};
+        struct moeflux_job *const lists[][3] = {{j[0], j[1], j[0]}, {j[1], j[1], j[0]}, {j[0], j[1], NULL}};
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(moeflux_pool_add(p, lists[i], 3, &e), MOEFLUX_ERR_USAGE);
+            assert_non_null(strstr(e.text, i == 1 ? "job 1" : "job 2"));
+        }
+        check_ok(moeflux_pool_add(p, j, 2, &e), &e);
+        assert_int_equal(moeflux_pool_add(p, j, 1, &e), MOEFLUX_ERR_USAGE);
+        for (int i = 0; i < 2; i++) {
+            assert_true(moeflux_job_wait(j[i], LONG_MS));
+            moeflux_job_free(j[i]);
+            moeflux_request_free(r[i]);
+        }
+        moeflux_pool_close(p);
+    }
+}
+
 static int fail_to_begin(void *ctx, struct moeflux_err *e)
 {
     (void)ctx;
@@ -718,6 +744,7 @@ int main(void)
         cmocka_unit_test(jobs_may_be_freed_at_any_time),
         cmocka_unit_test(prompts_may_be_token_ids_in_any_pool),
         cmocka_unit_test(what_is_wrong_with_a_request_is_said_before_it_waits),
+        cmocka_unit_test(a_job_is_added_once),
         cmocka_unit_test(a_model_has_one_pool_at_a_time),
         cmocka_unit_test(callbacks_may_fail_a_job),
         cmocka_unit_test(jobs_wait_while_the_models_are_replaced),
