@@ -499,7 +499,8 @@ static int make_copies(struct workers *w, struct moeflux_err *e)
     keep.saves = note_saving;
     keep.saves_ctx = w;
     keep.most = div_up(keep.most, w->n_copies);
-    keep.bytes /= w->n_copies;
+    /* 0 would be no limit. */
+    keep.bytes = keep.bytes ? size_max(keep.bytes / w->n_copies, 1) : 0;
     int rc = 0;
     for (uint32_t i = 0; !rc && i < w->n_copies; i++)
         rc = make_copy(w, i, &keep, e);

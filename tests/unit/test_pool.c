@@ -697,6 +697,29 @@ static void callbacks_may_fail_a_job(void **state)
 
 /* ---- other models ---- */
 
+/* A limit of fewer bytes than copies is still one. */
+static void a_small_limit_of_idle_sequences_holds_for_copies_too(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct moeflux_sequence_counts counts;
+    struct moeflux_model *both[] = {model, open_model()};
+    check_ok(moeflux_chat_use_models(chat, both, 2, &e), &e);
+    struct moeflux_pool *p = open_pool((struct moeflux_pool_options){.bytes = 1});
+    struct moeflux_request *r = ask(1, "2");
+    struct moeflux_job *j = new_job(p, r, (struct moeflux_job_options){0});
+    add(p, j);
+    assert_true(moeflux_job_wait(j, LONG_MS));
+    check_ok(moeflux_job_result(j, &e), &e);
+    moeflux_pool_get_stats(p, NULL, &counts);
+    assert_int_equal(counts.n, 0);
+    moeflux_job_free(j);
+    moeflux_request_free(r);
+    moeflux_pool_close(p);
+    check_ok(moeflux_chat_use_models(chat, both, 1, &e), &e);
+    moeflux_model_close(both[1]);
+}
+
 static void jobs_wait_while_the_models_are_replaced(void **state)
 {
     (void)state;
@@ -747,6 +770,7 @@ int main(void)
         cmocka_unit_test(a_job_is_added_once),
         cmocka_unit_test(a_model_has_one_pool_at_a_time),
         cmocka_unit_test(callbacks_may_fail_a_job),
+        cmocka_unit_test(a_small_limit_of_idle_sequences_holds_for_copies_too),
         cmocka_unit_test(jobs_wait_while_the_models_are_replaced),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);
