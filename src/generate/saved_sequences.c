@@ -97,7 +97,7 @@ static bool has_too_much(const struct saved_sequences *v)
 
 static void make_room(struct saved_sequences *v)
 {
-    while (has_too_much(v) && v->n > 1) {
+    while (has_too_much(v) && v->n > 0) {
         size_t oldest = 0;
         for (size_t i = 1; i < v->n; i++)
             if (v->items[i].last_use < v->items[oldest].last_use)
@@ -266,10 +266,24 @@ static int save(struct saved_sequences *v, struct moeflux_session *s, struct moe
     return rc;
 }
 
+/* A file that is larger than all may be would be written in vain, and the others removed for it. */
+static int check_size(const struct saved_sequences *v, const struct moeflux_session *s, struct moeflux_err *e)
+{
+    uint64_t bytes = moeflux_session_state_bytes(s, MOEFLUX_STATE_V3), most = v->limits.bytes;
+    if (!most || bytes <= most)
+        return 0;
+    return err_set(e, ERR_NO_FIT,
+                   "%s: a conversation is not saved, its state has %" PRIu64
+                   " bytes, all files together may have %" PRIu64,
+                   v->dir, bytes, most);
+}
+
 void saved_sequences_add(struct saved_sequences *v, struct moeflux_session *s)
 {
     struct moeflux_err why;
-    int rc = save(v, s, &why);
+    int rc = check_size(v, s, &why);
+    if (!rc)
+        rc = save(v, s, &why);
     if (rc) {
         tell(v, &why);
         return;

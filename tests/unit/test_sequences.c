@@ -320,13 +320,44 @@ static void a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones(void **st
     put(q, s, N);
     sequences_free(q);
     assert_int_equal(tmp_tree_count(files), 1);
+}
+
+static struct sequences *with_bytes(const char *files, uint64_t most)
+{
+    struct moeflux_err e = {0};
+    struct sequences *q;
     const struct sequences_options o = {
-        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_bytes = 1, .tell = count_message};
+        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_bytes = most, .tell = count_message};
     check_ok(sequences_new(&q, model, &o, &e), &e);
-    for (int32_t i = 4; i < 7; i++)
+    return q;
+}
+
+static void files_keep_to_their_bytes(void **state)
+{
+    (void)state;
+    const char *files = tmp_tree_path(dir, "bytes");
+    struct sequences *q = with_bytes(files, 0);
+    for (int32_t i = 1; i < 4; i++)
         ask(q, i, 1);
     sequences_free(q);
-    assert_int_equal(tmp_tree_count(files), 1);
+    q = with_bytes(files, 0);
+    uint64_t all = sequences_count(q).dir_bytes;
+    assert_int_equal(sequences_count(q).n_saved, 3);
+    sequences_free(q);
+    n_messages = 0;
+    q = with_bytes(files, all - 1);
+    assert_int_equal(sequences_count(q).n_saved, 2);
+    ask(q, 4, 1);
+    sequences_free(q);
+    assert_int_equal(tmp_tree_count(files), 2);
+    assert_int_equal(n_messages, 0);
+    /* less than one has */
+    q = with_bytes(files, all / 4);
+    assert_int_equal(sequences_count(q).n_saved, 0);
+    ask(q, 5, 1);
+    sequences_free(q);
+    assert_int_equal(n_messages, 1);
+    assert_int_equal(tmp_tree_count(files), 0);
 }
 
 /* q's files: at most so many. */
@@ -410,6 +441,7 @@ int main(void)
         cmocka_unit_test(idle_ones_keep_to_their_bytes),
         cmocka_unit_test(those_that_leave_memory_are_found_in_files_by_a_later_program_too),
         cmocka_unit_test(a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones),
+        cmocka_unit_test(files_keep_to_their_bytes),
         cmocka_unit_test(files_keep_to_their_number_and_the_last_used_stay),
         cmocka_unit_test(a_later_program_keeps_the_files_that_were_written_last),
         cmocka_unit_test(a_broken_file_is_reported_and_the_prompt_computed),
