@@ -429,6 +429,36 @@ static void a_broken_file_is_reported_and_the_prompt_computed(void **state)
     sequences_free(q);
 }
 
+/* The file has all of the prompt, the sequence in memory half of it. */
+static void instead_of_a_broken_file_the_best_sequence_in_memory_is_used(void **state)
+{
+    (void)state;
+    enum { MORE = N + 8 };
+    const char *files = tmp_tree_path(dir, "worse");
+    struct moeflux_err e = {0};
+    struct moeflux_session *s;
+    int32_t ids[MORE] = {0};
+    uint32_t n_reused;
+    struct sequences *q = new_sequences(2, 0, files);
+    ask(q, 1, 1);
+    sequences_free(q);
+    q = new_sequences(2, 0, files);
+    assert_int_equal(ask(q, 1, 2), N / 2);
+    char command[300];
+    snprintf(command, sizeof command, "for f in %s/*; do truncate -s 1000 $f; done", files);
+    assert_int_equal(system(command), 0);
+    n_messages = 0;
+    memcpy(ids, prompt(1, 1), N * sizeof *ids);
+    const struct sequences_prompt p = {.ids = ids, .n = MORE, .n_shared = 0};
+    check_ok(sequences_take(q, &p, &s, &e), &e);
+    check_ok(moeflux_session_reuse(s, ids, MORE, &n_reused, &e), &e);
+    assert_int_equal(n_reused, N / 2);
+    assert_int_equal(n_messages, 1);
+    assert_int_equal(sequences_count(q).n_saved, 1); /* what it had after the common prefix */
+    put(q, s, N / 2);
+    sequences_free(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -445,6 +475,7 @@ int main(void)
         cmocka_unit_test(files_keep_to_their_number_and_the_last_used_stay),
         cmocka_unit_test(a_later_program_keeps_the_files_that_were_written_last),
         cmocka_unit_test(a_broken_file_is_reported_and_the_prompt_computed),
+        cmocka_unit_test(instead_of_a_broken_file_the_best_sequence_in_memory_is_used),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }
