@@ -48,7 +48,7 @@ int moeflux_template_check(const char *text, struct moeflux_err *e);
 /* Replaces the model's chat template by a Jinja text (NULL: it stays), and sets more variables of the
  * template: a JSON object (NULL: none), over which a request's chat_template_kwargs take precedence. To be
  * called while no answer is computed. Errors: _FORMAT (no template, or no object), _UNSUPPORTED (the
- * template cannot be run), _MEMORY; nothing changes. */
+ * template cannot be run), _USAGE (a pool of the chat's models runs), _MEMORY; nothing changes. */
 int moeflux_chat_use_template(struct moeflux_chat *c, const char *template_text, const char *variables,
                               struct moeflux_err *e);
 

@@ -610,6 +610,7 @@ static void a_model_has_one_pool_at_a_time(void **state)
     const struct moeflux_pool_options o = {.context = CONTEXT / 2};
     struct moeflux_request *r = ask(1, "2");
     check_ok(moeflux_chat_open(&other, model, &e), &e);
+    assert_int_equal(moeflux_chat_use_template(chat, NULL, "{}", &e), MOEFLUX_ERR_USAGE);
     for (int i = 0; i < 4; i++) {
         assert_int_equal(moeflux_pool_open(&q, i % 2 ? other : chat, &o, &e), MOEFLUX_ERR_USAGE);
         assert_null(q);
@@ -628,6 +629,7 @@ static void a_model_has_one_pool_at_a_time(void **state)
         }
     }
     moeflux_pool_close(p);
+    check_ok(moeflux_chat_use_template(other, NULL, "{}", &e), &e);
     moeflux_chat_close(other);
     moeflux_request_free(r);
 }
