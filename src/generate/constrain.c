@@ -29,8 +29,8 @@ struct kept {
 
 struct constrain {
     pthread_mutex_t lock;
-    struct token_trie *tries[2]; /* ordinary tokens; these and the tags of calls */
-    const struct tool_form *form; /* of calls, which has these tags; NULL: none were asked for yet */
+    struct token_trie *tries[2];  /* ordinary tokens; these and the tags of calls */
+    const struct tool_form *form; /* the form of calls that has these tags; NULL: none is known yet */
     struct kept kept[MAX_KEPT];
     uint64_t n_used;
 };

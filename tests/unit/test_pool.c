@@ -639,8 +639,8 @@ static void a_job_is_added_once(void **state)
     (void)state;
     for (int reuse = MOEFLUX_POOL_RECENT; reuse <= MOEFLUX_POOL_BATCH; reuse++) {
         struct moeflux_err e = {0};
-        struct moeflux_pool *p = open_pool(
-            (struct moeflux_pool_options){.reuse = (enum moeflux_pool_reuse)reuse, .parallel = 1});
+        struct moeflux_pool *p =
+            open_pool((struct moeflux_pool_options){.reuse = (enum moeflux_pool_reuse)reuse, .parallel = 1});
         struct moeflux_request *r[2] = {ask(1, "2"), ask(2, "2")};
         struct moeflux_job *j[] = {new_job(p, r[0], (struct moeflux_job_options){0}),
                                    new_job(p, r[1], (struct moeflux_job_options){0})};

@@ -203,7 +203,8 @@ static void a_prompt_reuses_as_much_wherever_that_is_asked(void **state)
         check_ok(moeflux_session_save(s, path, MOEFLUX_STATE_V3, &e), &e);
         check_ok(places_read(&p, m, path, &e), &e);
         for (size_t k = 0; k < sizeof commons / sizeof *commons; k++) {
-            uint32_t same = commons[k], rounded = same < N ? (same >= N / 2 ? 2 : same / (N / 4)) * (N / 4) : N;
+            uint32_t same = commons[k], quarters = same >= N / 2 ? 2 : same / (N / 4);
+            uint32_t rounded = same < N ? quarters * (N / 4) : N;
             fill(s, ids);
             assert_int_equal(reuse(s, ids, same), i == 0 ? rounded : same);
             check_ok(moeflux_session_load(s, path, &e), &e);
