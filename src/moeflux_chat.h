@@ -48,7 +48,7 @@ int moeflux_template_check(const char *text, struct moeflux_err *e);
 /* Replaces the model's chat template by a Jinja text (NULL: it stays), and sets more variables of the
  * template: a JSON object (NULL: none), over which a request's chat_template_kwargs take precedence. To be
  * called while no answer is computed. Errors: _FORMAT (no template, or no object), _UNSUPPORTED (the
- * template cannot be run), _MEMORY; nothing changes. */
+ * template cannot be run), _USAGE (a pool of the chat's models runs), _MEMORY; nothing changes. */
 int moeflux_chat_use_template(struct moeflux_chat *c, const char *template_text, const char *variables,
                               struct moeflux_err *e);
 
@@ -307,8 +307,8 @@ struct moeflux_pool_options {
 
 /* Opens a pool of the chat's models and starts its threads. The caller owns *out (moeflux_pool_close); NULL
  * after a failure. Chat and models must outlive the pool; no evaluation is in flight while it opens, restarts
- * or ends. Errors: _USAGE (a number is outside of its range), _IO (the directory), _MEMORY, _NO_FIT,
- * _DEVICE. */
+ * or ends. A model has one pool at a time, until moeflux_pool_end. Errors: _USAGE (a number is outside of its
+ * range, or a model has a pool), _IO (the directory), _MEMORY, _NO_FIT, _DEVICE. */
 int moeflux_pool_open(struct moeflux_pool **out, struct moeflux_chat *c, const struct moeflux_pool_options *o,
                       struct moeflux_err *e);
 /* Ends the pool: jobs that wait fail with _INTERRUPTED and the text `why`, as later ones do; jobs that run
@@ -328,8 +328,8 @@ struct moeflux_job_options {
     /* The callbacks come from a thread of the pool; idx is the number of the request. They may add jobs,
      * cancel and count, but call no other function of the pool, of the job or of what it uses. Each may be
      * NULL.
-     * begin: the job begins, perhaps again (BATCH): what an earlier attempt has left is void. A negative
-     * result, with `e` filled, fails the job.
+     * begin: the job begins, perhaps again (BATCH): what an earlier attempt has left is void, also the pieces
+     * that were passed on already. A negative result, with `e` filled, fails the job.
      * piece: a part of an answer; false cancels the job.
      * ended: an answer is complete, or has failed with *err; it is borrowed during the call. May set *err,
      * which fails the job. */
@@ -342,8 +342,8 @@ struct moeflux_job_options {
  * (moeflux_job_free); NULL after a failure. Errors: those of moeflux_chat_answer that concern the request. */
 int moeflux_job_new(struct moeflux_job **out, struct moeflux_pool *p, const struct moeflux_job_options *o,
                     struct moeflux_err *e);
-/* Adds n jobs, all or none; each is added once. Errors: _NO_FIT (too many wait), _INTERRUPTED (the pool has
- * ended). */
+/* Adds n jobs, all or none; each is added once. Errors: _USAGE (one is NULL, another pool's, or was added
+ * before), _NO_FIT (too many wait), _INTERRUPTED (the pool has ended). */
 int moeflux_pool_add(struct moeflux_pool *p, struct moeflux_job *const *jobs, size_t n,
                      struct moeflux_err *e);
 /* Gives jobs to the idle threads of a pool that holds them. */
@@ -360,7 +360,8 @@ bool moeflux_job_wait(struct moeflux_job *j, uint32_t ms);
  * it. */
 void moeflux_job_cancel(struct moeflux_job *j);
 /* Passes the kept pieces since the last call to `take`, on this thread; waits up to `ms` for one. Returns
- * whether the job has ended: there are no more. Calls of tools have their arguments in the texts alone. */
+ * whether the job has ended: there are no more. Calls of tools have their arguments in the texts alone. The
+ * pieces of an attempt that is tried again (`begin`) are dropped if they were not read. */
 bool moeflux_job_read(struct moeflux_job *j, uint32_t ms,
                       void (*take)(void *ctx, uint32_t idx, const struct moeflux_piece *p), void *ctx);
 /* Returns 0, or the failure of a job that has ended. */
@@ -380,7 +381,7 @@ struct moeflux_sequence_counts {
     uint64_t n_loads, n_saves; /* so far */
 };
 /* Sums what the models did, and counts the sequences; either may be NULL. Waits for an evaluation in flight,
- * or while a sequence is saved, unless a callback of a job calls it. */
+ * and while a sequence is saved. */
 void moeflux_pool_get_stats(struct moeflux_pool *p, struct moeflux_stats *models,
                             struct moeflux_sequence_counts *sequences);
 

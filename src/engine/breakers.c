@@ -6,6 +6,7 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "sample/dry.h"
 #include "text/tokenizer/tokenizer.h"
 
 struct makes {
@@ -67,18 +68,13 @@ static int add_text(struct makes *m, const char *text)
     return rc;
 }
 
-static bool is_on(const struct moeflux_sampler_options *o)
-{
-    return o->dry_multiplier > 0 && o->dry_penalty_last_n > 0;
-}
-
 int breakers_make(const struct tokenizer *t, const struct moeflux_sampler_options *o,
                   struct sampler_breakers *out, struct moeflux_err *e)
 {
     struct makes m = {.tokenizer = t, .out = out, .e = e};
     int rc = 0;
     *out = (struct sampler_breakers){0};
-    for (uint32_t i = 0; t && is_on(o) && i < o->n_dry_sequence_breakers && !rc; i++)
+    for (uint32_t i = 0; t && dry_is_on(o) && i < o->n_dry_sequence_breakers && !rc; i++)
         rc = add_text(&m, o->dry_sequence_breakers[i]);
     return rc;
 }
@@ -95,7 +91,7 @@ int breakers_cache_get(struct breakers_cache *c, const struct tokenizer *t,
 {
     struct str key = {0};
     *out = NULL;
-    if (!is_on(o))
+    if (!dry_is_on(o))
         return 0;
     for (uint32_t i = 0; i < o->n_dry_sequence_breakers; i++)
         str_add(&key, o->dry_sequence_breakers[i], strlen(o->dry_sequence_breakers[i]) + 1);

@@ -178,6 +178,11 @@ int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err
     return 0;
 }
 
+bool sequence_has_room(const struct moeflux_session *s, uint32_t end)
+{
+    return div_up(end, 1u << KV_BLOCK_SHIFT) <= s->n_blocks;
+}
+
 uint32_t moeflux_session_position(const struct moeflux_session *s)
 {
     return s->pos;

@@ -11,6 +11,9 @@ int sequence_check(const struct moeflux_session *s, const int32_t *ids, uint32_t
  * then. ERR_NO_FIT: the sequence does not change. */
 int sequence_reserve(struct moeflux_session *s, uint32_t end, struct moeflux_err *e);
 
+/* Returns whether the sequence has memory for the positions below `end`, if none of it is shared. */
+bool sequence_has_room(const struct moeflux_session *s, uint32_t end);
+
 /* Recovers a sequence that was stopped, and clears one with needs_clear. Must be called before any use of the
  * states. */
 int sequence_make_ready(struct moeflux_session *s, struct moeflux_err *e);

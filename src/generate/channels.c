@@ -10,6 +10,7 @@
 #include "base/str.h"
 #include "generate/answer.h"
 #include "generate/generator.h"
+#include "sample/bits.h"
 #include "text/grammar/constraint.h"
 #include "text/chat/harmony.h"
 #include "text/chat/sections.h"
@@ -166,12 +167,12 @@ int channels_mask(struct channels *c, const uint64_t **bits, struct moeflux_err 
         return constraint_mask(c->constraint, bits, e);
     if (c->at == CHANNELS_THINKING)
         return 0;
-    memset(c->bits, 0, div_up(c->generator->info.vocab_size, 64) * sizeof *c->bits);
+    memset(c->bits, 0, div_up(c->generator->info.vocab_size, WORD_BITS) * sizeof *c->bits);
     for (size_t i = 0; i < c->n; i++) {
         if (!c->heads[i].fits)
             continue;
         uint32_t id = (uint32_t)c->heads[i].ids.ids[c->n_done];
-        c->bits[id / 64] |= (uint64_t)1 << (id % 64);
+        bits_set(c->bits, id);
     }
     *bits = c->bits;
     return 0;

@@ -26,6 +26,7 @@
 #include "generate/request_api.h"
 #include "generate/tools.h"
 #include "generate/turn_stops.h"
+#include "generate/workers.h"
 #include "moeflux_chat.h"
 #include "text/grammar/constraint.h"
 #include "text/grammar/grammar.h"
@@ -144,6 +145,9 @@ int moeflux_chat_use_template(struct moeflux_chat *c, const char *template_text,
         rc = err_set(&why, ERR_USAGE, "the chat is NULL");
     else if (variables && !json_is_object(read))
         rc = err_set(&why, ERR_FORMAT, "the variables of the template: expected a JSON object");
+    /* The threads of a pool keep the template that they have parsed. */
+    if (!rc)
+        rc = workers_check_models(&c->generator, &why);
     if (!rc)
         rc = generator_set_template(&c->generator, template_text, read, "a chat", &why);
     json_decref(read);

@@ -29,7 +29,8 @@ struct kept {
 
 struct constrain {
     pthread_mutex_t lock;
-    struct token_trie *tries[2]; /* ordinary tokens; these and the tags of calls */
+    struct token_trie *tries[2];  /* ordinary tokens; these and the tags of calls */
+    const struct tool_form *form; /* the form of calls that has these tags; NULL: none is known yet */
     struct kept kept[MAX_KEPT];
     uint64_t n_used;
 };
@@ -191,10 +192,28 @@ static bool is_of(const struct kept *k, const char *grammar, bool calls)
     return k->grammar && k->calls == calls && strcmp(k->grammar, grammar) == 0;
 }
 
+/* Forgets what belongs to another form of calls: the chat's template was replaced, and no answer is computed
+ * meanwhile. */
+static void use_form(struct generator *s)
+{
+    struct constrain *c = s->constrain;
+    const struct tool_form *form = tool_form_of(s->tokenizer, s->info.chat_template);
+    if (c->form == form)
+        return;
+    for (size_t i = 0; i < MAX_KEPT; i++)
+        if (c->kept[i].calls)
+            forget(&c->kept[i]);
+    token_trie_free(c->tries[1]);
+    c->tries[1] = NULL;
+    c->form = form;
+}
+
 /* Begins a constraint; the caller holds the lock. */
 static int begin_kept(struct generator *s, const char *grammar, bool calls, struct constraint **out,
                       struct moeflux_err *e)
 {
+    if (calls)
+        use_form(s);
     int rc = open_trie(s, calls && has_tags(s), e);
     if (rc)
         return rc;

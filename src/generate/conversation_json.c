@@ -122,7 +122,7 @@ static int get_turn(struct conversation *c, const json_t *item, bool is_last, co
         return err_set(e, ERR_FORMAT, "%s: turn %zu: expected an object", path, c->n_turns);
     t->answered = json_view_get(&v, "answer") != NULL;
     t->at = json_view_u32(&v, "tokens_before", least, all);
-    /* tokens_asked is 0 if a later rendering changed the question's tokens. */
+    /* Both are the same if a later rendering changed the question's tokens. */
     t->asked = v.rc ? 0 : json_view_u32(&v, "tokens_asked", t->at + !t->answered, all);
     get_text(&v, "question", &t->question);
     get_text(&v, "thinking", &t->thinking);

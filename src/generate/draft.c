@@ -382,6 +382,9 @@ static int run(struct draft *d, struct generator *g, struct moeflux_err *e)
 {
     uint64_t start = clock_ns();
     const struct sampler *sampler = d->options.needs_logits ? NULL : g->sampler;
+    /* Without room a chain is shorter. */
+    if (g->room.make)
+        g->room.make(g->room.ctx, g->sequence, d->n_ids, NULL);
     int n = verify_run(g->sequence, d->ids, d->n_ids, sampler, e);
     if (n < 0)
         return n;

@@ -225,7 +225,9 @@ static int evaluate(struct generator *s, const int32_t *ids, size_t n, const str
 {
     uint32_t before = moeflux_session_position(s->sequence);
     bool is_plain = !outputs->each_logits && !outputs->hidden;
-    int rc;
+    int rc = s->room.make ? s->room.make(s->room.ctx, s->sequence, n, e) : 0;
+    if (rc)
+        return rc;
     if (n == 1 && is_plain && outputs->logits)
         rc = evaluate_one(s, *ids, e);
     else if (n > 0 && is_plain && s->evaluator.prompt)

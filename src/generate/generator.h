@@ -29,6 +29,12 @@ struct generator_evaluator {
     void *ctx;
 };
 
+/* Makes room in memory for sequences, before n tokens are appended to one. */
+struct generator_room {
+    int (*make)(void *ctx, struct moeflux_session *s, size_t n, struct moeflux_err *e);
+    void *ctx;
+};
+
 struct generator {
     struct moeflux_model *model;      /* borrowed, as the copies are */
     const char *dir;                  /* model directory: info.dir */
@@ -49,6 +55,7 @@ struct generator {
     struct draft *draft; /* the running answer's; NULL: none */
     struct draft_costs draft_costs;
     struct generator_evaluator evaluator; /* zeroed: the generator evaluates all itself */
+    struct generator_room room;           /* zeroed: an evaluation takes the memory that it finds */
     /* The same model on other devices; each copy has its own sequences. */
     struct moeflux_model *copies[MOEFLUX_MAX_DEVICES - 1];
     uint32_t n_copies;
@@ -116,6 +123,9 @@ int generator_eval(struct generator *s, const int32_t *ids, size_t n, const stru
 static inline int generator_step(struct generator *s, int32_t id, bool more, int32_t *next,
                                  struct moeflux_err *e)
 {
+    int rc = s->room.make ? s->room.make(s->room.ctx, s->sequence, 1, e) : 0;
+    if (rc)
+        return rc;
     return s->evaluator.step ? s->evaluator.step(s->evaluator.ctx, s, id, more, next, e)
                              : draft_step(s, id, more, next, e);
 }

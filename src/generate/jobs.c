@@ -233,6 +233,16 @@ int jobs_give(struct jobs *q, struct moeflux_job *j, const struct moeflux_piece 
     return 0;
 }
 
+/* The caller holds the lock, or is the only one who has the job. */
+static void free_pieces(struct moeflux_job *j)
+{
+    for (struct job_piece *p = j->first, *next; p; p = next) {
+        next = p->next;
+        free(p);
+    }
+    j->first = j->last = NULL;
+}
+
 /* Removes a running job from those that run. The caller holds the lock. */
 static void unlink_running(struct jobs *q, const struct moeflux_job *j)
 {
@@ -289,6 +299,7 @@ bool jobs_put_back(struct jobs *q, struct moeflux_job *j, bool freed)
     bool may = (freed || !j->was_alone) && !q->closed;
     if (may) {
         unlink_running(q, j);
+        free_pieces(j);
         j->state = JOB_WAITING;
         j->next = q->first;
         q->first = j;
@@ -379,10 +390,7 @@ void jobs_release(struct jobs *q, struct moeflux_job *j)
     if (j->state == JOB_WAITING)
         unlink_waiting(q, j);
     pthread_mutex_unlock(&q->lock);
-    for (struct job_piece *p = j->first, *next; p; p = next) {
-        next = p->next;
-        free(p);
-    }
+    free_pieces(j);
     for (uint32_t i = 0; j->answers && i < j->n; i++)
         moeflux_answer_free(j->answers[i]);
     pthread_cond_destroy(&j->changed);

@@ -21,7 +21,7 @@ struct job_piece;
 
 static const uint32_t JOBS_NO_COPY = UINT32_MAX;
 
-enum job_state { JOB_NEW, JOB_HELD, JOB_WAITING, JOB_RUNNING, JOB_DONE };
+enum job_state { JOB_NEW, JOB_WAITING, JOB_RUNNING, JOB_DONE };
 
 struct moeflux_job { /* made by jobs_new, freed with jobs_release */
     /* [n], computed by one worker, one after the other up to the first that fails. The choices are those of
@@ -33,6 +33,7 @@ struct moeflux_job { /* made by jobs_new, freed with jobs_release */
     struct moeflux_job_options options;
     struct moeflux_pool *pool;       /* NULL: none */
     bool is_added;                   /* the pool has it */
+    bool is_held;                    /* queue.h; the pool's lock protects it */
     struct moeflux_answer **answers; /* [n], for moeflux_job_take; NULL: they are not kept */
 
     /* The group whose copy of the model holds the state of the prompt's beginning; JOBS_NO_COPY: none. Set
@@ -43,8 +44,9 @@ struct moeflux_job { /* made by jobs_new, freed with jobs_release */
 
     /* Private to the queues. */
     pthread_cond_t changed;
-    enum job_state state;
+    enum job_state state;     /* protected by the lock of `jobs` */
     bool was_alone;           /* no other job ran while it did */
+    bool lacked_memory;       /* an attempt found too little; the worker writes it while the job is RUNNING */
     uint32_t group;           /* while RUNNING: the group of its worker */
     uint64_t since;           /* queue.n_chosen when it was held */
     struct moeflux_job *next; /* the next one that is held, that waits or that runs */
@@ -96,10 +98,11 @@ struct moeflux_job *jobs_take(struct jobs *q, uint32_t group);
 int jobs_give(struct jobs *q, struct moeflux_job *j, const struct moeflux_piece *p, struct moeflux_err *e);
 /* Ends a job whose results are filled. */
 void jobs_finish(struct jobs *q, struct moeflux_job *j);
-/* Puts a running job that found too little memory in front of those that wait, and lowers the number of jobs
- * that may run to those that do now, at least one. One more may run each time as many jobs have ended as
- * may run. freed: the caller has freed some. False: none was, and no
- * other job ran at any time. It would find no more the next time, and is still running. */
+/* Puts a running job that found too little memory in front of those that wait, drops its pieces, and lowers
+ * the number of jobs that may run to those that do now, at least one. One more may run each time as many jobs
+ * have ended as may run. freed: the caller has freed some. False: none was, and no other job ran at any time.
+ * It would find no more the next time, and is still running. A job with lacked_memory leaves nothing that can
+ * be freed, so one that never fits is not put back without end. */
 bool jobs_put_back(struct jobs *q, struct moeflux_job *j, bool freed);
 
 /* Returns the result of the choice that failed, or else of the last one. The job is DONE. */

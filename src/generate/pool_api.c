@@ -111,7 +111,9 @@ static int start(struct moeflux_pool *p, struct moeflux_err *e)
     all.lost_ctx = o->ctx;
     all.ended = is_batch(p) && !o->holds ? begin_next : NULL;
     all.ended_ctx = p;
-    int rc = generator_prepare(g, o->context, e);
+    /* Other pools may use what generator_prepare changes. */
+    int rc = workers_check_models(g, e);
+    rc = rc ? rc : generator_prepare(g, o->context, e);
     if (!rc && is_batch(p))
         rc = queue_init(&p->queue, g->model, g->max_context, chunk, e);
     if (!rc)
@@ -260,18 +262,33 @@ static int hold(struct moeflux_pool *p, struct moeflux_job *const *jobs, size_t 
     return rc;
 }
 
+/* Marks the jobs as added, all or none: one that occurs twice was added before. */
+static int mark_added(struct moeflux_pool *p, struct moeflux_job *const *jobs, size_t n,
+                      struct moeflux_err *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        if (jobs[i] && jobs[i]->pool == p && !jobs[i]->is_added) {
+            jobs[i]->is_added = true;
+            continue;
+        }
+        for (size_t k = 0; k < i; k++)
+            jobs[k]->is_added = false;
+        return err_set(e, ERR_USAGE, "job %zu is NULL, was added before or belongs to another pool", i);
+    }
+    return 0;
+}
+
 int moeflux_pool_add(struct moeflux_pool *p, struct moeflux_job *const *jobs, size_t n, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
-    int rc = 0;
-    for (size_t i = 0; i < n; i++)
-        if (!jobs[i] || jobs[i]->pool != p || jobs[i]->is_added)
-            return err_set(e, ERR_USAGE, "job %zu is NULL, was added before or belongs to another pool", i);
+    int rc = mark_added(p, jobs, n, &why);
+    if (rc)
+        return err_set(e, rc, "%s", why.text);
     for (size_t i = 0; !is_batch(p) && i < n; i++)
         jobs[i]->copy = workers_find_copy(p->workers, jobs[i]->choices[0]);
     rc = is_batch(p) ? hold(p, jobs, n, &why) : jobs_add(&p->jobs, jobs, n, &why);
-    for (size_t i = 0; !rc && i < n; i++)
-        jobs[i]->is_added = true;
+    for (size_t i = 0; rc && i < n; i++)
+        jobs[i]->is_added = false;
     if (!rc && is_batch(p) && !p->options.holds)
         begin_held(p);
     return rc ? err_set(e, rc, "%s", why.text) : 0;
@@ -329,7 +346,7 @@ void moeflux_job_free(struct moeflux_job *j)
         return;
     struct moeflux_pool *p = j->pool;
     pthread_mutex_lock(&p->lock);
-    if (j->state == JOB_HELD)
+    if (j->is_held)
         queue_remove(&p->queue, j);
     pthread_mutex_unlock(&p->lock);
     jobs_release(&p->jobs, j);

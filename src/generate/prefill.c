@@ -1,24 +1,10 @@
 #include "generate/prefill.h"
 
 #include "base/err.h"
+#include "engine/state/rewind.h"
 #include "generate/generator.h"
 
 /* ---- what is reused ---- */
-
-static bool is_place(const struct prefill *p, uint32_t pos)
-{
-    return prefix_place(&p->cuts, p->chunk, pos) == pos;
-}
-
-/* Returns the last checkpoint at or before `pos` of those where an evaluation of the prompt ends. */
-static uint32_t last_checkpoint(const struct prefill *p, const struct moeflux_session *s, uint32_t pos)
-{
-    enum { MOST = 64 };
-    uint32_t at[MOST], best = 0, n = moeflux_session_list_checkpoints(s, at, MOST);
-    for (uint32_t i = 0; i < n && i < MOST && at[i] <= pos; i++)
-        best = is_place(p, at[i]) ? at[i] : best;
-    return best;
-}
 
 uint32_t prefill_usable(const struct prefill *p, const struct moeflux_session *s)
 {
@@ -29,19 +15,16 @@ uint32_t prefill_usable(const struct prefill *p, const struct moeflux_session *s
     uint32_t same = prefix_common(moeflux_session_history(s), n_held, p->ids, p->n - 1);
     if (p->chunk)
         same = prefix_cut_alike(&p->cuts, &p->held.cuts, same);
-    if (moeflux_session_checkpoint_bytes(s) == 0)
-        return prefix_place(&p->cuts, p->chunk, same);
-    return same == pos && is_place(p, same) ? same : last_checkpoint(p, s, same);
+    uint32_t at = prefix_place(&p->cuts, p->chunk, same);
+    /* A checkpoint may lie where no evaluation of the prompt ends. */
+    for (uint32_t reach; (reach = rewind_reach(s, at)) != at;)
+        at = prefix_place(&p->cuts, p->chunk, reach);
+    return at;
 }
 
 static int go_back(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
-    if (pos == 0)
-        return moeflux_session_clear(s, e);
-    if (pos == moeflux_session_position(s))
-        return 0;
-    return moeflux_session_checkpoint_bytes(s) ? moeflux_session_restore(s, pos, e)
-                                               : moeflux_session_truncate(s, pos, e);
+    return pos ? moeflux_session_truncate(s, pos, e) : moeflux_session_clear(s, e);
 }
 
 int prefill_begin(struct generator *g, const struct prefill *p, uint32_t *n_reused, struct moeflux_err *e)

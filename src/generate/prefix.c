@@ -49,13 +49,3 @@ uint32_t prefix_common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_
         i++;
     return (uint32_t)i;
 }
-
-uint32_t prefix_usable(const struct prefix_held *h, const int32_t *ids, uint32_t n)
-{
-    uint32_t same = prefix_common(h->ids, h->n, ids, n - 1), at = 0;
-    if (!h->recurrent || same == h->n)
-        return same;
-    for (uint32_t i = 0; i < h->n_checkpoints && h->checkpoints[i] <= same; i++)
-        at = h->checkpoints[i];
-    return at;
-}

@@ -52,15 +52,4 @@ void prefix_stop_at(struct prefix_stops *st, uint32_t pos, uint32_t gap);
 /* Returns the length of the common prefix. */
 uint32_t prefix_common(const int32_t *a, size_t n_a, const int32_t *b, size_t n_b);
 
-/* A sequence, in memory or in a file. */
-struct prefix_held {
-    const int32_t *ids; /* [n] */
-    uint32_t n;
-    const uint32_t *checkpoints; /* [n_checkpoints], ascending */
-    uint32_t n_checkpoints;
-    bool recurrent; /* it can continue only from its end and its checkpoints */
-};
-/* Returns how many tokens of the prompt ids [n], n >= 1, need no evaluation (moeflux_session_reuse). */
-uint32_t prefix_usable(const struct prefix_held *h, const int32_t *ids, uint32_t n);
-
 #endif

@@ -34,7 +34,7 @@ static const struct token_list *tokens_of(const struct moeflux_job *j)
 
 void queue_add(struct queue *q, struct moeflux_job *j)
 {
-    j->state = JOB_HELD;
+    j->is_held = true;
     j->since = q->n_chosen;
     j->next = NULL;
     *q->last = j;
@@ -50,7 +50,7 @@ void queue_remove(struct queue *q, struct moeflux_job *j)
     *at = j->next;
     if (!*at)
         q->last = at;
-    j->state = JOB_NEW;
+    j->is_held = false;
     q->n--;
 }
 

@@ -97,7 +97,7 @@ static bool has_too_much(const struct saved_sequences *v)
 
 static void make_room(struct saved_sequences *v)
 {
-    while (has_too_much(v) && v->n > 1) {
+    while (has_too_much(v) && v->n > 0) {
         size_t oldest = 0;
         for (size_t i = 1; i < v->n; i++)
             if (v->items[i].last_use < v->items[oldest].last_use)
@@ -184,8 +184,7 @@ uint32_t saved_sequences_find(struct saved_sequences *v, const int32_t *ids, uin
     *n_usable = 0;
     for (size_t i = 0; i < v->n; i++) {
         const struct places *p = &v->items[i].places;
-        struct prefix_held held = {p->ids, p->n_tokens, p->checkpoints, p->n_checkpoints, p->recurrent};
-        uint32_t here = prefix_usable(&held, ids, n);
+        uint32_t here = places_reach(p, prefix_common(p->ids, p->n_tokens, ids, n - 1));
         if (here > *n_usable) {
             best = (uint32_t)i;
             *n_usable = here;
@@ -250,12 +249,16 @@ static int save(struct saved_sequences *v, struct moeflux_session *s, struct moe
     snprintf(name, sizeof name, "%016" PRIx64 "-%016" PRIx64 "%s", v->fingerprint, hash, ending);
     x.path = file_join(v->dir, name, e);
     int rc = x.path ? moeflux_session_save(s, x.path, MOEFLUX_STATE_V3, e) : ERR_MEMORY;
+    bool is_written = rc == 0;
     if (!rc)
         rc = places_read(&x.places, v->model, x.path, e);
     if (!rc) {
         supersede(v, &x.places, x.path);
         rc = add_item(v, &x, e);
     }
+    /* The limits count what the index has: another file would stay for ever. */
+    if (rc && is_written)
+        unlink(x.path);
     if (rc) {
         places_free(&x.places);
         free(x.path);
@@ -263,10 +266,24 @@ static int save(struct saved_sequences *v, struct moeflux_session *s, struct moe
     return rc;
 }
 
+/* A file that is larger than all may be would be written in vain, and the others removed for it. */
+static int check_size(const struct saved_sequences *v, const struct moeflux_session *s, struct moeflux_err *e)
+{
+    uint64_t bytes = moeflux_session_state_bytes(s, MOEFLUX_STATE_V3), most = v->limits.bytes;
+    if (!most || bytes <= most)
+        return 0;
+    return err_set(e, ERR_NO_FIT,
+                   "%s: a conversation is not saved, its state has %" PRIu64
+                   " bytes, all files together may have %" PRIu64,
+                   v->dir, bytes, most);
+}
+
 void saved_sequences_add(struct saved_sequences *v, struct moeflux_session *s)
 {
     struct moeflux_err why;
-    int rc = save(v, s, &why);
+    int rc = check_size(v, s, &why);
+    if (!rc)
+        rc = save(v, s, &why);
     if (rc) {
         tell(v, &why);
         return;

@@ -62,7 +62,8 @@ uint32_t saved_sequences_common(const struct saved_sequences *v, const int32_t *
 int saved_sequences_load(struct saved_sequences *v, uint32_t idx, struct moeflux_session *s,
                          uint32_t max_context, struct moeflux_err *e);
 
-/* Saves a sequence; removes old files above the limits. Reports a failure to the user. */
+/* Saves a sequence; removes old files above the limits. Reports a failure to the user, also that the state
+ * alone is above the limit: nothing changes then. */
 void saved_sequences_add(struct saved_sequences *v, struct moeflux_session *s);
 
 /* Frees the index; the files stay. */

@@ -152,9 +152,16 @@ static struct entry *find_free(struct sequences *q)
 
 static void save(struct sequences *q, struct entry *x)
 {
-    if (q->options.dir && x->changed && moeflux_session_position(x->session) >= WORTH_SAVING)
-        saved_sequences_add(&q->saved, x->session);
+    const struct sequences_options *o = &q->options;
+    bool is_worth_it = o->dir && x->changed && moeflux_session_position(x->session) >= WORTH_SAVING;
     x->changed = false;
+    if (!is_worth_it)
+        return;
+    if (o->saves)
+        o->saves(o->saves_ctx, true);
+    saved_sequences_add(&q->saved, x->session);
+    if (o->saves)
+        o->saves(o->saves_ctx, false);
 }
 
 static void drop(struct entry *x)
@@ -224,7 +231,7 @@ static int use(struct sequences *q, struct entry *x, struct moeflux_session **ou
     return 0;
 }
 
-/* Loads the best file. If that fails, the sequence stays empty and the whole prompt is evaluated. Without
+/* Loads the best file. *out: NULL if it cannot be used, or is gone; the index has forgotten it then. Without
  * memory it fails with ERR_NO_FIT, and the file stays for a later time. */
 static int try_load(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
                     struct moeflux_err *e)
@@ -232,6 +239,7 @@ static int try_load(struct sequences *q, const int32_t *ids, uint32_t n, struct 
     struct entry *x;
     uint32_t n_usable;
     int rc = take_empty(q, &x, e);
+    *out = NULL;
     if (rc)
         return rc;
     /* An eviction in take_empty may have added and removed files, so search again. */
@@ -239,7 +247,11 @@ static int try_load(struct sequences *q, const int32_t *ids, uint32_t n, struct 
     rc = n_usable ? saved_sequences_load(&q->saved, idx, x->session, q->options.max_context, e) : 0;
     if (rc)
         drop(x);
-    return rc ? rc : use(q, x, out);
+    else if (moeflux_session_position(x->session) > 0)
+        return use(q, x, out);
+    else
+        *x = (struct entry){.session = x->session};
+    return rc;
 }
 
 static int load(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
@@ -283,16 +295,31 @@ static int share(struct sequences *q, struct entry *from, uint32_t n, struct moe
     return use(q, x, out);
 }
 
+/* Loads files while one has much more of the prompt than the sequences in memory. Each that cannot be used is
+ * forgotten. */
+static int load_better(struct sequences *q, const struct sequences_prompt *p, struct moeflux_session **out,
+                       struct moeflux_err *e)
+{
+    int rc = 0;
+    *out = NULL;
+    while (!rc && !*out && (find_free(q) || find_oldest(q))) {
+        uint32_t in_memory = sequences_usable(q, p), in_file;
+        saved_sequences_find(&q->saved, p->ids, p->n, &in_file);
+        if (in_file < in_memory + WORTH_LOADING)
+            break;
+        rc = load(q, p->ids, p->n, out, e);
+    }
+    return rc;
+}
+
 int sequences_take(struct sequences *q, const struct sequences_prompt *p, struct moeflux_session **out,
                    struct moeflux_err *e)
 {
-    uint32_t in_memory, in_file;
+    uint32_t in_memory;
+    int rc = load_better(q, p, out, e);
+    if (rc || *out)
+        return rc;
     struct entry *best = find_best(q, p, &in_memory);
-    int rc;
-    saved_sequences_find(&q->saved, p->ids, p->n, &in_file);
-    *out = NULL;
-    if (in_file >= in_memory + WORTH_LOADING && (find_free(q) || find_oldest(q)))
-        return load(q, p->ids, p->n, out, e);
     if (would_lose(q, best, in_memory, p->n_shared))
         return share(q, best, in_memory, out, e);
     /* The part after the common prefix belongs to another conversation: save it before it is cut. */

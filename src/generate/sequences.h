@@ -28,6 +28,10 @@ struct sequences_options {
     /* Shows the user a line that is no failure. */
     void (*tell)(void *ctx, const char *text);
     void *ctx;
+    /* Called on the caller's thread before (on) and after a sequence is saved. It is saved for later prompts,
+     * so the leaving of a client who waits meanwhile should not end that. NULL: nobody is called. */
+    void (*saves)(void *ctx, bool on);
+    void *saves_ctx;
 };
 
 /* Creates the set and indexes the directory's files of this model; others are left alone. ERR_IO: the

@@ -102,7 +102,7 @@ static bool begin(struct shared_prefixes *q, const int32_t *ids, uint32_t n)
 /* ---- */
 
 int shared_prefixes_take(struct shared_prefixes *q, struct moeflux_session *s, const int32_t *ids, uint32_t n,
-                         enum shared_prefix *found, struct moeflux_err *e)
+                         bool may_hold, enum shared_prefix *found, struct moeflux_err *e)
 {
     struct beginning *x;
     pthread_mutex_lock(&q->lock);
@@ -113,7 +113,7 @@ int shared_prefixes_take(struct shared_prefixes *q, struct moeflux_session *s, c
         x->last_use = ++q->clock;
         *found = SHARED_PREFIX_HELD;
     } else {
-        *found = begin(q, ids, n) ? SHARED_PREFIX_OURS : SHARED_PREFIX_NONE;
+        *found = may_hold && begin(q, ids, n) ? SHARED_PREFIX_OURS : SHARED_PREFIX_NONE;
     }
     pthread_mutex_unlock(&q->lock);
     if (!x)

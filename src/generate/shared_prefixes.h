@@ -3,7 +3,7 @@
  *
  *   take: HELD   the sequence has it now
  *         OURS   nobody has it: the caller computes it in its own sequence, then calls give or give_up
- *         NONE   it is computed without this
+ *         NONE   the caller computes it without this
  *
  * Any thread may call. */
 #ifndef MOEFLUX_GENERATE_SHARED_PREFIXES_H
@@ -25,10 +25,11 @@ int shared_prefixes_new(struct shared_prefixes **out, struct moeflux_model *m, u
 /* No thread may use it any more. NULL is legal. */
 void shared_prefixes_free(struct shared_prefixes *q);
 
-/* Looks for the first n tokens of a prompt; waits while another caller computes them. HELD: `s` is a sequence
- * of these tokens; what it had is dropped. Errors: those of moeflux_session_fork. */
+/* Looks for the first n tokens of a prompt; waits while another caller computes them. may_hold: they may
+ * become OURS, and are held in memory after that. HELD: `s` is a sequence of these tokens; what it had is
+ * dropped. Errors: those of moeflux_session_fork. */
 int shared_prefixes_take(struct shared_prefixes *q, struct moeflux_session *s, const int32_t *ids, uint32_t n,
-                         enum shared_prefix *found, struct moeflux_err *e);
+                         bool may_hold, enum shared_prefix *found, struct moeflux_err *e);
 /* The n tokens that were OURS: `s` has exactly them. Too little memory to hold them is no failure. */
 void shared_prefixes_give(struct shared_prefixes *q, struct moeflux_session *s, const int32_t *ids,
                           uint32_t n);

@@ -9,6 +9,7 @@
 #include "base/mem.h"
 #include "base/progress.h"
 #include "engine/model.h"
+#include "engine/sequence.h"
 #include "generate/answer_api.h"
 #include "generate/batcher.h"
 #include "generate/choice.h"
@@ -27,7 +28,7 @@ struct worker {
     struct moeflux_job *job;
     uint32_t common_prefix; /* tokens that the job's prompt shares with another prompt; 0: none are known */
     struct prefix_evaluated held; /* the sequence's first tokens */
-    bool is_saving;               /* sequences may be saved for later jobs, which no client's leaving ends */
+    bool is_saving;               /* a sequence is saved for later jobs, which no client's leaving ends */
 };
 
 /* What the workers of one copy of the model share. */
@@ -101,6 +102,15 @@ static bool go_on(void *ctx, const char *what, const char *unit, uint64_t done, 
         return true;
     return (!k || (!atomic_load(&c->all->interrupted) && is_wanted(k))) &&
            progress_report(&c->progress, what, unit, done, total);
+}
+
+/* A function for sequences_options.saves; ctx: the workers. */
+static void note_saving(void *ctx, bool on)
+{
+    const struct workers *w = ctx;
+    struct worker *k = pthread_getspecific(w->self);
+    if (k)
+        k->is_saving = on;
 }
 
 /* ---- which copy ---- */
@@ -192,25 +202,37 @@ static void put_sequence(struct worker *k, bool keep)
     struct moeflux_session *s = k->generator.sequence;
     k->generator.sequence = NULL;
     pthread_mutex_lock(&k->copy->lock);
-    k->is_saving = true;
     if (s && keep)
         sequences_put(k->copy->sequences, s, &k->held);
     else if (s)
         sequences_drop(k->copy->sequences, s);
-    k->is_saving = false;
     pthread_mutex_unlock(&k->copy->lock);
 }
 
 /* Frees the memory of an idle sequence of a copy, which is saved first, or of a shared beginning. False:
  * there is none. */
-static bool shrink(struct worker *k, struct copy *c)
+static bool shrink(struct copy *c)
 {
     pthread_mutex_lock(&c->lock);
-    k->is_saving = true;
     bool shrunk = sequences_shrink(c->sequences);
-    k->is_saving = false;
     pthread_mutex_unlock(&c->lock);
     return shrunk || shared_prefixes_shrink(c->prefixes);
+}
+
+/* Reserves memory for n more tokens; frees that of idle sequences if there is too little. A function for
+ * generator_room; ctx: the worker. */
+static int make_room(void *ctx, struct moeflux_session *s, size_t n, struct moeflux_err *e)
+{
+    struct worker *k = ctx;
+    uint32_t pos = moeflux_session_position(s);
+    uint32_t end = pos + (uint32_t)size_min(n, k->generator.max_context - pos);
+    int rc = 0;
+    /* Tokens of a chain of drafts have room: what is shared must not be copied before they are taken. */
+    if (!sequence_has_room(s, end))
+        do
+            rc = sequence_reserve(s, end, e);
+        while (rc == ERR_NO_FIT && shrink(k->copy));
+    return rc;
 }
 
 /* ---- a prompt ---- */
@@ -226,7 +248,8 @@ static void stop_at_common_prefix(struct prefix_stops *stops, uint32_t common_pr
 
 /* Gives the sequence the beginnings of the prompt that other sequences have. *ours: tokens of the one that
  * this worker computes for others; 0: none. In conversations only a beginning that another one has is
- * worth it. */
+ * worth it. A job that lacked memory computes none: it would be freed for the job's sake, and computed again
+ * in the next attempt. */
 static int share_prefix(struct worker *k, struct prefill *p, uint32_t *ours, struct moeflux_err *e)
 {
     struct moeflux_session *s = k->generator.sequence;
@@ -237,7 +260,7 @@ static int share_prefix(struct worker *k, struct prefill *p, uint32_t *ours, str
         enum shared_prefix found;
         if (n <= has || n >= p->n || (k->all->options.converse && k->common_prefix < n))
             continue;
-        int rc = shared_prefixes_take(k->copy->prefixes, s, p->ids, n, &found, e);
+        int rc = shared_prefixes_take(k->copy->prefixes, s, p->ids, n, !k->job->lacked_memory, &found, e);
         if (rc)
             return rc;
         if (found == SHARED_PREFIX_HELD)
@@ -292,7 +315,8 @@ static int prefill(void *ctx, const struct choice *c, const struct moeflux_sampl
     batcher_expect(&k->slot, true);
     do {
         rc = try_prefill(k, c, &p, n_reused, e);
-    } while (rc == ERR_NO_FIT && shrink(k, k->copy));
+        k->job->lacked_memory |= rc == ERR_NO_FIT;
+    } while (rc == ERR_NO_FIT && shrink(k->copy));
     return rc;
 }
 
@@ -398,7 +422,7 @@ static bool shrink_all(struct worker *k)
 {
     bool any = false;
     for (uint32_t i = 0; i < k->all->n_copies; i++)
-        while (shrink(k, &k->all->copies[i]))
+        while (shrink(&k->all->copies[i]))
             any = true;
     return any;
 }
@@ -421,6 +445,7 @@ static void run(struct worker *k, struct moeflux_job *j)
     k->job = j;
     int rc = answer_all(k, j);
     bool waits = rc == ERR_NO_FIT && w->options.waits;
+    j->lacked_memory |= waits;
     if (rc == ERR_LOST)
         lose(k, j);
     put_sequence(k, !waits && rc != ERR_LOST);
@@ -471,8 +496,11 @@ static int make_copies(struct workers *w, struct moeflux_err *e)
     const struct generator *g = w->generator;
     struct sequences_options keep = w->options.keep;
     keep.max_context = g->max_context;
+    keep.saves = note_saving;
+    keep.saves_ctx = w;
     keep.most = div_up(keep.most, w->n_copies);
-    keep.bytes /= w->n_copies;
+    /* 0 would be no limit. */
+    keep.bytes = keep.bytes ? size_max(keep.bytes / w->n_copies, 1) : 0;
     int rc = 0;
     for (uint32_t i = 0; !rc && i < w->n_copies; i++)
         rc = make_copy(w, i, &keep, e);
@@ -490,12 +518,22 @@ static int make_worker(struct workers *w, uint32_t idx, struct moeflux_err *e)
     if (!k->generator.logits)
         return ERR_MEMORY;
     batcher_bind(k->copy->batcher, &k->slot, &k->generator);
+    k->generator.room = (struct generator_room){make_room, k};
     return idx == 0 ? constrain_share(&k->generator, e) : 0;
+}
+
+int workers_check_models(const struct generator *g, struct moeflux_err *e)
+{
+    for (uint32_t i = 0; i <= g->n_copies; i++)
+        if (generator_copy(g, i)->progress.report == go_on)
+            return err_set(e, ERR_USAGE, "model %u of the chat has a pool, which must end first", i);
+    return 0;
 }
 
 static int start(struct workers *w, struct moeflux_err *e)
 {
-    int rc = make_copies(w, e);
+    int rc = workers_check_models(w->generator, e);
+    rc = rc ? rc : make_copies(w, e);
     for (uint32_t i = 0; !rc && i < w->n; i++)
         rc = make_worker(w, i, e);
     for (uint32_t i = 0; !rc && i < w->n; i++) {

@@ -35,9 +35,13 @@ struct workers_options {
 /* Creates n workers, at most WORKERS_MAX; starts no thread. NULL with `e` filled. */
 struct workers *workers_new(uint32_t n, struct jobs *jobs, struct moeflux_err *e);
 
+/* Checks that the generator's models have no workers: each needs its model's progress callback. ERR_USAGE. */
+int workers_check_models(const struct generator *g, struct moeflux_err *e);
+
 /* Starts the threads. g: prepared; must outlive the workers. There must be at least one worker for each copy.
  * Until workers_join the models' progress callbacks also end an evaluation that nobody waits for any more.
- * ERR_IO: the directory of sequences. ERR_MEMORY. After a failure no thread runs. */
+ * Errors: those of workers_check_models; ERR_IO: the directory of sequences; ERR_MEMORY. After a failure no
+ * thread runs. */
 int workers_start(struct workers *w, struct generator *g, const struct workers_options *o,
                   struct moeflux_err *e);
 

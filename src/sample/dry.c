@@ -7,9 +7,8 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "sample/bits.h"
 #include "sample/sampler.h"
-
-#define WORD_BITS 64u
 
 struct dry {
     uint32_t allowed; /* tokens */
@@ -29,13 +28,12 @@ struct dry {
 
 static bool has_bit(const uint64_t *bits, uint32_t n_ids, int32_t id)
 {
-    return id >= 0 && (uint32_t)id < n_ids &&
-           (bits[(uint32_t)id / WORD_BITS] >> (uint32_t)id % WORD_BITS & 1);
+    return id >= 0 && (uint32_t)id < n_ids && bits_has(bits, (uint32_t)id);
 }
 
-static void set_bit(uint64_t *bits, int32_t id)
+bool dry_is_on(const struct moeflux_sampler_options *o)
 {
-    bits[(uint32_t)id / WORD_BITS] |= (uint64_t)1 << (uint32_t)id % WORD_BITS;
+    return o->dry_multiplier > 0 && o->dry_penalty_last_n > 0;
 }
 
 static void take_breakers(struct dry *d, const struct sampler_breakers *b)
@@ -44,7 +42,7 @@ static void take_breakers(struct dry *d, const struct sampler_breakers *b)
         const struct sampler_breaker *one = &b->all[i];
         if (one->head < 0 || (uint32_t)one->head >= d->n_ids)
             continue;
-        set_bit(one->n_tail ? d->heads : d->single, one->head);
+        bits_set(one->n_tail ? d->heads : d->single, (uint32_t)one->head);
         if (one->n_tail)
             d->longer[d->n_longer++] = *one;
     }
@@ -181,7 +179,7 @@ const uint64_t *dry_find(struct dry *d)
             continue;
         if (!has_bit(d->found, d->n_ids, id) || d->longest[id] < len)
             d->longest[id] = len;
-        set_bit(d->found, id);
+        bits_set(d->found, (uint32_t)id);
     }
     return d->found;
 }

@@ -3,6 +3,7 @@
 #ifndef MOEFLUX_SAMPLE_DRY_H
 #define MOEFLUX_SAMPLE_DRY_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct dry;
@@ -10,6 +11,8 @@ struct moeflux_err;
 struct moeflux_sampler_options;
 struct sampler_breakers;
 
+/* Returns whether the options ask for it. */
+bool dry_is_on(const struct moeflux_sampler_options *o);
 /* Makes it for the options' dry_ fields. ERR_MEMORY. */
 struct dry *dry_new(const struct moeflux_sampler_options *o, const struct sampler_breakers *breakers,
                     uint32_t n_ids, struct moeflux_err *e);

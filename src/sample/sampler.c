@@ -7,11 +7,11 @@
 
 #include "base/err.h"
 #include "base/mem.h"
+#include "sample/bits.h"
 #include "sample/candidates.h"
 #include "sample/dry.h"
 #include "sample/weight.h"
 
-#define WORD_BITS 64u
 #define LANES     16u
 #define NOT_AN_ID (-1)
 #define LOG2_E    1.4426950408889634
@@ -65,11 +65,6 @@ static int check_filters(const struct moeflux_sampler_options *o, struct moeflux
     return 0;
 }
 
-static bool uses_dry(const struct moeflux_sampler_options *o)
-{
-    return o->dry_multiplier > 0 && o->dry_penalty_last_n > 0;
-}
-
 static int check_dry(const struct moeflux_sampler_options *o, struct moeflux_err *e)
 {
     const struct {
@@ -79,7 +74,7 @@ static int check_dry(const struct moeflux_sampler_options *o, struct moeflux_err
                    {"dry_penalty_last_n", o->dry_penalty_last_n}};
     if (!in_range(o->dry_multiplier, 0, FLT_MAX))
         return err_set(e, ERR_USAGE, "dry_multiplier is %g, expected 0 or more", (double)o->dry_multiplier);
-    if (uses_dry(o) && !in_range(o->dry_base, 1, FLT_MAX))
+    if (dry_is_on(o) && !in_range(o->dry_base, 1, FLT_MAX))
         return err_set(e, ERR_USAGE, "dry_base is %g, expected 1 or more", (double)o->dry_base);
     for (size_t i = 0; i < 2; i++)
         if (lengths[i].value > MOEFLUX_MAX_REPEAT_LAST)
@@ -151,7 +146,7 @@ static struct sampler_rule rule_of(const struct moeflux_sampler_options *o)
                                  .top_p = o->top_p < 1.0f ? share_of(o->top_p) : 0,
                                  .min_p = (uint32_t)ceil((double)o->min_p * 0x1p31),
                                  .counts = counts,
-                                 .host_only = counts || uses_dry(o) || uses_typical(o) || uses_xtc(o) ||
+                                 .host_only = counts || dry_is_on(o) || uses_typical(o) || uses_xtc(o) ||
                                               o->top_n_sigma > 0 || o->min_keep > 1};
 }
 
@@ -160,7 +155,7 @@ static void block(struct sampler *s, const uint8_t *allowed)
 {
     for (uint32_t i = 0; i < s->n_words * WORD_BITS; i++)
         if (i >= s->n_ids || (allowed && !(allowed[i / 8] >> i % 8 & 1)))
-            s->never[i / WORD_BITS] |= (uint64_t)1 << i % WORD_BITS;
+            bits_set(s->never, i);
     sampler_set_mask(s, NULL);
 }
 
@@ -172,7 +167,7 @@ void sampler_set_mask(struct sampler *s, const uint64_t *mask)
 
 void sampler_allow(struct sampler *s, int32_t id)
 {
-    s->blocked[(uint32_t)id / WORD_BITS] &= ~((uint64_t)1 << (uint32_t)id % WORD_BITS);
+    bits_clear(s->blocked, (uint32_t)id);
 }
 
 static int by_id(const void *a, const void *b)
@@ -245,7 +240,7 @@ struct sampler *sampler_new(const struct moeflux_sampler_options *o, const struc
     if (s->rule.counts && (!(s->answered = mem_new(s->n_words, sizeof *s->answered, e)) ||
                            !(s->n_answered = mem_new(n_ids, sizeof *s->n_answered, e))))
         goto fail;
-    if (copy_bias(s, o, e) < 0 || (uses_dry(o) && !(s->dry = dry_new(o, breakers, n_ids, e))))
+    if (copy_bias(s, o, e) < 0 || (dry_is_on(o) && !(s->dry = dry_new(o, breakers, n_ids, e))))
         goto fail;
     block(s, allowed);
     if (!sampler_can_pick(s)) {
@@ -278,16 +273,11 @@ void sampler_free(struct sampler *s)
     free(s);
 }
 
-static void set_bit(uint64_t *bits, int32_t id)
-{
-    bits[(uint32_t)id / WORD_BITS] |= (uint64_t)1 << (uint32_t)id % WORD_BITS;
-}
-
 void sampler_accept(struct sampler *s, int32_t id)
 {
     if (s->rule.counts && s->in_answer && id >= 0 && (uint32_t)id < s->n_ids) {
         s->n_answered[id]++;
-        set_bit(s->answered, id);
+        bits_set(s->answered, (uint32_t)id);
     }
     if (s->dry)
         dry_accept(s->dry, id);
@@ -295,11 +285,11 @@ void sampler_accept(struct sampler *s, int32_t id)
         return;
     int32_t *place = &s->recent[s->recent_at];
     if (*place != NOT_AN_ID && --s->n_recent[*place] == 0)
-        s->repeated[(uint32_t)*place / WORD_BITS] &= ~((uint64_t)1 << (uint32_t)*place % WORD_BITS);
+        bits_clear(s->repeated, (uint32_t)*place);
     *place = id >= 0 && (uint32_t)id < s->n_ids ? id : NOT_AN_ID;
     if (*place != NOT_AN_ID) {
         s->n_recent[id]++;
-        set_bit(s->repeated, id);
+        bits_set(s->repeated, (uint32_t)id);
     }
     s->recent_at = (s->recent_at + 1) % s->options.repeat_last;
 }

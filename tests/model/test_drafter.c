@@ -10,6 +10,7 @@
 #include "device.h"
 #include "engine/run/drafter.h"
 #include "engine/sequence.h"
+#include "engine/state/places.h"
 #include "engine/state/snapshot.h"
 #include "golden.h"
 #include "tmp_tree.h"
@@ -225,6 +226,35 @@ static void forks_and_saved_states_have_the_rows(void **unused)
     tmp_tree_remove(tmp);
 }
 
+/* The drafter's rows are after the checkpoints. */
+static void places_are_read_from_a_state_with_rows(void **unused)
+{
+    (void)unused;
+    static const uint32_t at[] = {3, 6};
+    struct moeflux_err e = {0};
+    struct places p;
+    char *tmp = tmp_tree_new();
+    const char *path = tmp_tree_path(tmp, "state");
+    struct moeflux_model *m = open_model();
+    struct moeflux_session *s = new_session(m);
+    for (uint32_t i = 0; i < 2; i++) {
+        eval(s, text + s->pos, at[i] - s->pos);
+        check_ok(moeflux_session_checkpoint(s, &e), &e);
+    }
+    eval(s, text + s->pos, 2);
+    check_ok(moeflux_session_save(s, path, MOEFLUX_STATE_V3, &e), &e);
+    check_ok(places_read(&p, m, path, &e), &e);
+    assert_int_equal(p.n_tokens, 8);
+    assert_memory_equal(p.ids, text, 8 * sizeof *text);
+    assert_int_equal(p.n_checkpoints, 2);
+    assert_memory_equal(p.checkpoints, at, sizeof at);
+    assert_int_equal(p.bytes, moeflux_session_state_bytes(s, MOEFLUX_STATE_V3));
+    places_free(&p);
+    moeflux_session_free(s);
+    moeflux_model_close(m);
+    tmp_tree_remove(tmp);
+}
+
 static void a_damaged_part_is_refused(void **unused)
 {
     (void)unused;
@@ -263,6 +293,7 @@ int main(void)
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(forks_and_saved_states_have_the_rows),
+        cmocka_unit_test(places_are_read_from_a_state_with_rows),
         cmocka_unit_test(a_damaged_part_is_refused),
     };
     return cmocka_run_group_tests(everywhere, NULL, NULL) +

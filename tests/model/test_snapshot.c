@@ -14,7 +14,7 @@
 #include "base/file.h"
 #include "check.h"
 #include "device.h"
-#include "engine/session.h"
+#include "engine/sequence.h"
 #include "engine/test_hooks.h"
 #include "fuzz.h"
 #include "sequence.h"
@@ -729,6 +729,44 @@ static void an_interrupted_save_or_load_changes_nothing(void **state)
     place_close(&p);
 }
 
+static bool count_report(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    unsigned *n = ctx;
+    (void)what, (void)unit, (void)done, (void)total;
+    ++*n;
+    return true;
+}
+
+/* A state replaces the tokens of a used session and nothing else. */
+static void a_load_keeps_what_the_caller_has_set(void **state)
+{
+    (void)state;
+    struct place p = place_open("reference");
+    struct moeflux_err e = {0};
+    int32_t ids[40];
+    uint32_t at[8];
+    unsigned n_reports = 0;
+    sequence_ids(&p.q, 1, ids, 40);
+    for (int is_used = 0; is_used < 2; is_used++) {
+        sequence_fresh(&p.q, NULL, 0, ids, 10, NULL);
+        save(&p, MOEFLUX_STATE_V3);
+        check_ok(moeflux_session_clear(p.q.s, &e), &e);
+        if (is_used)
+            sequence_eval(&p.q, ids + 20, 5, NULL);
+        check_ok(moeflux_session_set_checkpoint_cap(p.q.s, 2, &e), &e);
+        moeflux_session_checkpoint_at(p.q.s, 15);
+        sequence_watch(p.q.s, &(struct moeflux_progress){count_report, &n_reports});
+        n_reports = 0;
+        check_ok(moeflux_session_load(p.q.s, p.file, &e), &e);
+        assert_int_equal(moeflux_session_checkpoint_cap(p.q.s), 2);
+        sequence_eval(&p.q, ids + 10, 20, NULL);
+        assert_true(n_reports > 0);
+        assert_int_equal(moeflux_session_list_checkpoints(p.q.s, at, 8), 1);
+        assert_int_equal(at[0], 15);
+    }
+    place_close(&p);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -749,6 +787,7 @@ int main(void)
         cmocka_unit_test(headers_tell_what_they_know),
         cmocka_unit_test(a_killed_save_leaves_the_old_file_or_the_new),
         cmocka_unit_test(an_interrupted_save_or_load_changes_nothing),
+        cmocka_unit_test(a_load_keeps_what_the_caller_has_set),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

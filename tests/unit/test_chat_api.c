@@ -346,6 +346,42 @@ static void a_template_may_replace_the_models(void **state)
     moeflux_chat_close(own);
 }
 
+/* The tags of the first form are no tokens, those of the second one are. */
+static void another_template_has_calls_of_its_own_form(void **state)
+{
+    static const char others[] =
+        "{#- <minimax:tool_call> #}{% for m in messages %}<|im_start|>{{ m.content }}<|im_end|>"
+        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+    struct moeflux_err e = {0};
+    struct moeflux_chat *own;
+    struct moeflux_answer *a[3];
+    struct moeflux_request *r = ask("How is the weather in Rome?");
+    char *text = (char *)tmp_tree_read("tests/data/tools.jinja", NULL);
+    (void)state;
+    set(r, "tools", TOOLS);
+    set(r, "tool_choice", "\"required\"");
+    set(r, "think_budget", "0");
+    set(r, "temperature", "0");
+    set(r, "max_tokens", "100");
+    check_ok(moeflux_chat_open(&own, model, &e), &e);
+    for (int i = 0; i < 3; i++) {
+        check_ok(moeflux_session_clear(session, &e), &e);
+        if (i < 2)
+            check_ok(moeflux_chat_use_template(own, i ? text : others, NULL, &e), &e);
+        check_ok(moeflux_chat_answer(i < 2 ? own : chat, session, r, NULL, NULL, &a[i], &e), &e);
+        assert_true(moeflux_answer_get_info(a[i]).n_calls >= 1);
+    }
+    const struct moeflux_answer_info have = moeflux_answer_get_info(a[1]),
+                                     want = moeflux_answer_get_info(a[2]);
+    assert_int_equal(have.n_tokens, want.n_tokens);
+    assert_memory_equal(have.tokens, want.tokens, want.n_tokens * sizeof *want.tokens);
+    for (int i = 0; i < 3; i++)
+        moeflux_answer_free(a[i]);
+    moeflux_request_free(r);
+    moeflux_chat_close(own);
+    free(text);
+}
+
 static void rules_of_a_schema_are_made_without_a_model(void **state)
 {
     static const char schema[] = "{\"enum\": [\"yes\", \"no\"]} and more";
@@ -824,6 +860,7 @@ int main(void)
         cmocka_unit_test(a_tool_that_is_left_out_is_named),
         cmocka_unit_test(a_schema_and_a_grammar_bind_the_answer),
         cmocka_unit_test(a_template_may_replace_the_models),
+        cmocka_unit_test(another_template_has_calls_of_its_own_form),
         cmocka_unit_test(rules_of_a_schema_are_made_without_a_model),
         cmocka_unit_test(a_grammar_binds_a_loop_of_the_callers_own),
         cmocka_unit_test(stops_limits_and_logprobs_are_obeyed),

@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "moeflux_chat.h"
+#include "tmp_tree.h"
 
 enum { CONTEXT = 256, THREADS = 4, TURNS = 3, LONG_MS = 60000 };
 static const char DIR[] = "tests/models/tiny",
@@ -328,6 +329,67 @@ static void a_cancelled_job_ends_alone(void **state)
     moeflux_pool_close(p);
 }
 
+static void count_warning(void *ctx, const char *text)
+{
+    unsigned *n = ctx;
+    (void)text;
+    ++*n;
+}
+
+static int cancel_itself(void *ctx, struct moeflux_err *e)
+{
+    struct moeflux_job *const *j = ctx;
+    (void)e;
+    moeflux_job_cancel(*j);
+    return 0;
+}
+
+/* Returns a request whose prompt is long enough for a file. */
+static struct moeflux_request *ask_much(uint32_t number)
+{
+    struct moeflux_err e = {0};
+    struct moeflux_request *r = ask(number, "2");
+    for (int i = 0; i < 20; i++)
+        check_ok(moeflux_request_say(r, i % 2 ? "user" : "assistant", "more words", &e), &e);
+    return r;
+}
+
+/* The cancelled job's sequence is the first one's, which is saved before. */
+static void a_cancelled_job_ends_no_save_of_another_conversation(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    char *dir = tmp_tree_new();
+    unsigned n_warnings = 0;
+    struct moeflux_job *j[3];
+    struct moeflux_request *r[] = {ask_much(1), ask_much(2)};
+    struct moeflux_pool *p =
+        open_pool((struct moeflux_pool_options){.parallel = 1,
+                                                .sequences = 1,
+                                                .context = 2 * CONTEXT,
+                                                .dir = tmp_tree_path(dir, "states"),
+                                                .warning = {count_warning, &n_warnings}});
+    for (int i = 0; i < 3; i++) {
+        const struct moeflux_job_options o = {.begin = i == 1 ? cancel_itself : NULL, .ctx = &j[i]};
+        j[i] = new_job(p, r[i % 2], o);
+        add(p, j[i]);
+        assert_true(moeflux_job_wait(j[i], LONG_MS));
+    }
+    assert_int_equal(moeflux_job_result(j[1], &e), MOEFLUX_ERR_INTERRUPTED);
+    check_ok(moeflux_job_result(j[2], &e), &e);
+    struct moeflux_answer *a = moeflux_job_take(j[2], 0);
+    const struct moeflux_answer_info info = moeflux_answer_get_info(a);
+    assert_true(info.n_reused + 4 > info.n_prompt);
+    assert_int_equal(n_warnings, 0);
+    moeflux_answer_free(a);
+    for (int i = 0; i < 3; i++)
+        moeflux_job_free(j[i]);
+    for (int i = 0; i < 2; i++)
+        moeflux_request_free(r[i]);
+    moeflux_pool_close(p);
+    tmp_tree_remove(dir);
+}
+
 static void the_end_fails_jobs_that_wait_and_refuses_later_ones(void **state)
 {
     (void)state;
@@ -439,6 +501,31 @@ static void jobs_of_several_requests_give_the_answers_of_each(void **state)
     moeflux_pool_close(p);
 }
 
+/* Held, running and ended ones. Nothing but the pool orders the threads' accesses, for ThreadSanitizer. */
+static void jobs_may_be_freed_at_any_time(void **state)
+{
+    (void)state;
+    enum { JOBS = 4 };
+    struct moeflux_request *r[JOBS];
+    struct moeflux_job *j[JOBS];
+    struct moeflux_pool *p =
+        open_pool((struct moeflux_pool_options){.reuse = MOEFLUX_POOL_BATCH, .parallel = 1});
+    for (uint32_t i = 0; i < JOBS; i++) {
+        r[i] = ask(i, i ? "150" : "1");
+        set(r[i], "ignore_eos", "true");
+        j[i] = new_job(p, r[i], (struct moeflux_job_options){0});
+    }
+    for (uint32_t i = 0; i < JOBS; i++)
+        add(p, j[i]);
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    for (uint32_t i = 1; i < JOBS; i++)
+        moeflux_job_free(j[i]);
+    moeflux_job_free(j[0]);
+    moeflux_pool_close(p);
+    for (uint32_t i = 0; i < JOBS; i++)
+        moeflux_request_free(r[i]);
+}
+
 static void prompts_may_be_token_ids_in_any_pool(void **state)
 {
     (void)state;
@@ -513,6 +600,66 @@ static void what_is_wrong_with_a_request_is_said_before_it_waits(void **state)
     assert_null(p);
 }
 
+/* The second one would take the first one's place in the models, and leave it when the first one is gone. */
+static void a_model_has_one_pool_at_a_time(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct moeflux_chat *other;
+    struct moeflux_pool *p = open_pool((struct moeflux_pool_options){0}), *q;
+    const struct moeflux_pool_options o = {.context = CONTEXT / 2};
+    struct moeflux_request *r = ask(1, "2");
+    check_ok(moeflux_chat_open(&other, model, &e), &e);
+    assert_int_equal(moeflux_chat_use_template(chat, NULL, "{}", &e), MOEFLUX_ERR_USAGE);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(moeflux_pool_open(&q, i % 2 ? other : chat, &o, &e), MOEFLUX_ERR_USAGE);
+        assert_null(q);
+    }
+    for (int i = 0; i < 2; i++) {
+        struct moeflux_job *j = new_job(p, r, (struct moeflux_job_options){0});
+        add(p, j);
+        assert_true(moeflux_job_wait(j, LONG_MS));
+        check_ok(moeflux_job_result(j, &e), &e);
+        moeflux_job_free(j);
+        moeflux_pool_end(p, NULL, 0);
+        if (i == 0) {
+            check_ok(moeflux_pool_open(&q, chat, &o, &e), &e);
+            moeflux_pool_close(p);
+            p = q;
+        }
+    }
+    moeflux_pool_close(p);
+    check_ok(moeflux_chat_use_template(other, NULL, "{}", &e), &e);
+    moeflux_chat_close(other);
+    moeflux_request_free(r);
+}
+
+static void a_job_is_added_once(void **state)
+{
+    (void)state;
+    for (int reuse = MOEFLUX_POOL_RECENT; reuse <= MOEFLUX_POOL_BATCH; reuse++) {
+        struct moeflux_err e = {0};
+        struct moeflux_pool *p =
+            open_pool((struct moeflux_pool_options){.reuse = (enum moeflux_pool_reuse)reuse, .parallel = 1});
+        struct moeflux_request *r[2] = {ask(1, "2"), ask(2, "2")};
+        struct moeflux_job *j[] = {new_job(p, r[0], (struct moeflux_job_options){0}),
+                                   new_job(p, r[1], (struct moeflux_job_options){0})};
+        struct moeflux_job *const lists[][3] = {{j[0], j[1], j[0]}, {j[1], j[1], j[0]}, {j[0], j[1], NULL}};
+        for (int i = 0; i < 3; i++) {
+            assert_int_equal(moeflux_pool_add(p, lists[i], 3, &e), MOEFLUX_ERR_USAGE);
+            assert_non_null(strstr(e.text, i == 1 ? "job 1" : "job 2"));
+        }
+        check_ok(moeflux_pool_add(p, j, 2, &e), &e);
+        assert_int_equal(moeflux_pool_add(p, j, 1, &e), MOEFLUX_ERR_USAGE);
+        for (int i = 0; i < 2; i++) {
+            assert_true(moeflux_job_wait(j[i], LONG_MS));
+            moeflux_job_free(j[i]);
+            moeflux_request_free(r[i]);
+        }
+        moeflux_pool_close(p);
+    }
+}
+
 static int fail_to_begin(void *ctx, struct moeflux_err *e)
 {
     (void)ctx;
@@ -551,6 +698,29 @@ static void callbacks_may_fail_a_job(void **state)
 }
 
 /* ---- other models ---- */
+
+/* A limit of fewer bytes than copies is still one. */
+static void a_small_limit_of_idle_sequences_holds_for_copies_too(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct moeflux_sequence_counts counts;
+    struct moeflux_model *both[] = {model, open_model()};
+    check_ok(moeflux_chat_use_models(chat, both, 2, &e), &e);
+    struct moeflux_pool *p = open_pool((struct moeflux_pool_options){.bytes = 1});
+    struct moeflux_request *r = ask(1, "2");
+    struct moeflux_job *j = new_job(p, r, (struct moeflux_job_options){0});
+    add(p, j);
+    assert_true(moeflux_job_wait(j, LONG_MS));
+    check_ok(moeflux_job_result(j, &e), &e);
+    moeflux_pool_get_stats(p, NULL, &counts);
+    assert_int_equal(counts.n, 0);
+    moeflux_job_free(j);
+    moeflux_request_free(r);
+    moeflux_pool_close(p);
+    check_ok(moeflux_chat_use_models(chat, both, 1, &e), &e);
+    moeflux_model_close(both[1]);
+}
 
 static void jobs_wait_while_the_models_are_replaced(void **state)
 {
@@ -592,12 +762,17 @@ int main(void)
         cmocka_unit_test(threads_get_the_answers_that_each_would_get_alone),
         cmocka_unit_test(jobs_with_a_lower_number_begin_first_and_the_queue_has_an_end),
         cmocka_unit_test(a_cancelled_job_ends_alone),
+        cmocka_unit_test(a_cancelled_job_ends_no_save_of_another_conversation),
         cmocka_unit_test(the_end_fails_jobs_that_wait_and_refuses_later_ones),
         cmocka_unit_test(a_batch_takes_what_the_last_sequence_has_first),
         cmocka_unit_test(jobs_of_several_requests_give_the_answers_of_each),
+        cmocka_unit_test(jobs_may_be_freed_at_any_time),
         cmocka_unit_test(prompts_may_be_token_ids_in_any_pool),
         cmocka_unit_test(what_is_wrong_with_a_request_is_said_before_it_waits),
+        cmocka_unit_test(a_job_is_added_once),
+        cmocka_unit_test(a_model_has_one_pool_at_a_time),
         cmocka_unit_test(callbacks_may_fail_a_job),
+        cmocka_unit_test(a_small_limit_of_idle_sequences_holds_for_copies_too),
         cmocka_unit_test(jobs_wait_while_the_models_are_replaced),
     };
     return cmocka_run_group_tests(tests, open_all, close_all);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/state/places.h"
+#include "generate/prefill.h"
 #include "generate/sequences.h"
 #include "moeflux.h"
 #include "small_model.h"
@@ -149,6 +151,73 @@ static void one_that_is_in_use_is_not_taken(void **state)
     sequences_free(q);
 }
 
+/* Evaluates N tokens, with checkpoints at a quarter and at half of them. */
+static void fill(struct moeflux_session *s, const int32_t *ids)
+{
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_clear(s, &e), &e);
+    for (uint32_t i = 0; i < 4; i++) {
+        check_ok(moeflux_session_eval(s, ids + i * N / 4, N / 4, &none, &e), &e);
+        if (i < 2)
+            check_ok(moeflux_session_checkpoint(s, &e), &e);
+    }
+}
+
+/* Returns what is reused of a prompt that has the sequence's first n tokens and others. */
+static uint32_t reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n)
+{
+    struct moeflux_err e = {0};
+    int32_t other[N + 1];
+    uint32_t n_reused;
+    memcpy(other, ids, N * sizeof *ids);
+    for (uint32_t i = n; i <= N; i++)
+        other[i] = (ids[i % N] + 1) % SMALL_VOCAB;
+    const struct prefill p = {.ids = other, .n = N + 1};
+    uint32_t expected = prefill_usable(&p, s);
+    check_ok(moeflux_session_reuse(s, other, N + 1, &n_reused, &e), &e);
+    assert_int_equal(n_reused, expected);
+    return n_reused;
+}
+
+/* Recurrent layers, attention alone, and windows, which have lost rows when they come from a file. */
+static void a_prompt_reuses_as_much_wherever_that_is_asked(void **state)
+{
+    (void)state;
+    static const uint32_t commons[] = {0, 3, N / 4 - 1, N / 4, N / 2 + 1, N - 1, N};
+    char *tmp = tmp_tree_new();
+    const char *path = tmp_tree_path(tmp, "state");
+    const char *dirs[] = {tmp_tree_path(dir, "packed"), small_model_make_attention(tmp, 1),
+                          "tests/models/gptoss/mxfp4"};
+    for (uint32_t i = 0; i < 3; i++) {
+        struct moeflux_err e = {0};
+        struct moeflux_model *m;
+        struct moeflux_session *s;
+        struct places p;
+        int32_t ids[N];
+        memcpy(ids, prompt(1, 1), sizeof ids);
+        const struct moeflux_options o = {
+            .dir = dirs[i], .device = "cpu", .context = SMALL_CONTEXT, .n_threads = 2};
+        check_ok(moeflux_model_open(&m, &o, &e), &e);
+        check_ok(moeflux_session_new(&s, m, SMALL_CONTEXT, &e), &e);
+        fill(s, ids);
+        check_ok(moeflux_session_save(s, path, MOEFLUX_STATE_V3, &e), &e);
+        check_ok(places_read(&p, m, path, &e), &e);
+        for (size_t k = 0; k < sizeof commons / sizeof *commons; k++) {
+            uint32_t same = commons[k], quarters = same >= N / 2 ? 2 : same / (N / 4);
+            uint32_t rounded = same < N ? quarters * (N / 4) : N;
+            fill(s, ids);
+            assert_int_equal(reuse(s, ids, same), i == 0 ? rounded : same);
+            check_ok(moeflux_session_load(s, path, &e), &e);
+            assert_int_equal(reuse(s, ids, same), i == 1 ? same : rounded);
+            assert_int_equal(places_reach(&p, same), i == 1 ? same : rounded);
+        }
+        places_free(&p);
+        moeflux_session_free(s);
+        moeflux_model_close(m);
+    }
+    tmp_tree_remove(tmp);
+}
+
 /* Tokens of an answer were evaluated one by one, so a prompt that has them would get other bits. */
 static void with_chunks_only_those_of_a_prompt_are_reused(void **state)
 {
@@ -252,13 +321,44 @@ static void a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones(void **st
     put(q, s, N);
     sequences_free(q);
     assert_int_equal(tmp_tree_count(files), 1);
+}
+
+static struct sequences *with_bytes(const char *files, uint64_t most)
+{
+    struct moeflux_err e = {0};
+    struct sequences *q;
     const struct sequences_options o = {
-        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_bytes = 1, .tell = count_message};
+        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_bytes = most, .tell = count_message};
     check_ok(sequences_new(&q, model, &o, &e), &e);
-    for (int32_t i = 4; i < 7; i++)
+    return q;
+}
+
+static void files_keep_to_their_bytes(void **state)
+{
+    (void)state;
+    const char *files = tmp_tree_path(dir, "bytes");
+    struct sequences *q = with_bytes(files, 0);
+    for (int32_t i = 1; i < 4; i++)
         ask(q, i, 1);
     sequences_free(q);
-    assert_int_equal(tmp_tree_count(files), 1);
+    q = with_bytes(files, 0);
+    uint64_t all = sequences_count(q).dir_bytes;
+    assert_int_equal(sequences_count(q).n_saved, 3);
+    sequences_free(q);
+    n_messages = 0;
+    q = with_bytes(files, all - 1);
+    assert_int_equal(sequences_count(q).n_saved, 2);
+    ask(q, 4, 1);
+    sequences_free(q);
+    assert_int_equal(tmp_tree_count(files), 2);
+    assert_int_equal(n_messages, 0);
+    /* less than one has */
+    q = with_bytes(files, all / 4);
+    assert_int_equal(sequences_count(q).n_saved, 0);
+    ask(q, 5, 1);
+    sequences_free(q);
+    assert_int_equal(n_messages, 1);
+    assert_int_equal(tmp_tree_count(files), 0);
 }
 
 /* q's files: at most so many. */
@@ -330,20 +430,53 @@ static void a_broken_file_is_reported_and_the_prompt_computed(void **state)
     sequences_free(q);
 }
 
+/* The file has all of the prompt, the sequence in memory half of it. */
+static void instead_of_a_broken_file_the_best_sequence_in_memory_is_used(void **state)
+{
+    (void)state;
+    enum { MORE = N + 8 };
+    const char *files = tmp_tree_path(dir, "worse");
+    struct moeflux_err e = {0};
+    struct moeflux_session *s;
+    int32_t ids[MORE] = {0};
+    uint32_t n_reused;
+    struct sequences *q = new_sequences(2, 0, files);
+    ask(q, 1, 1);
+    sequences_free(q);
+    q = new_sequences(2, 0, files);
+    assert_int_equal(ask(q, 1, 2), N / 2);
+    char command[300];
+    snprintf(command, sizeof command, "for f in %s/*; do truncate -s 1000 $f; done", files);
+    assert_int_equal(system(command), 0);
+    n_messages = 0;
+    memcpy(ids, prompt(1, 1), N * sizeof *ids);
+    const struct sequences_prompt p = {.ids = ids, .n = MORE, .n_shared = 0};
+    check_ok(sequences_take(q, &p, &s, &e), &e);
+    check_ok(moeflux_session_reuse(s, ids, MORE, &n_reused, &e), &e);
+    assert_int_equal(n_reused, N / 2);
+    assert_int_equal(n_messages, 1);
+    assert_int_equal(sequences_count(q).n_saved, 1); /* what it had after the common prefix */
+    put(q, s, N / 2);
+    sequences_free(q);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_prompt_goes_on_in_the_sequence_that_has_the_most_of_it),
         cmocka_unit_test(the_least_recently_used_one_leaves),
         cmocka_unit_test(one_that_is_in_use_is_not_taken),
+        cmocka_unit_test(a_prompt_reuses_as_much_wherever_that_is_asked),
         cmocka_unit_test(with_chunks_only_those_of_a_prompt_are_reused),
         cmocka_unit_test(another_conversation_keeps_what_it_has),
         cmocka_unit_test(idle_ones_keep_to_their_bytes),
         cmocka_unit_test(those_that_leave_memory_are_found_in_files_by_a_later_program_too),
         cmocka_unit_test(a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones),
+        cmocka_unit_test(files_keep_to_their_bytes),
         cmocka_unit_test(files_keep_to_their_number_and_the_last_used_stay),
         cmocka_unit_test(a_later_program_keeps_the_files_that_were_written_last),
         cmocka_unit_test(a_broken_file_is_reported_and_the_prompt_computed),
+        cmocka_unit_test(instead_of_a_broken_file_the_best_sequence_in_memory_is_used),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);
 }

@@ -88,6 +88,7 @@ struct user {
     struct shared_prefixes *q;
     int32_t kind;
     bool gives_up; /* if it is the one who computes */
+    bool may_not;  /* it may not hold a beginning */
     float logits[SMALL_VOCAB];
 };
 static atomic_uint n_computed, n_given_up;
@@ -102,7 +103,8 @@ static void *use(void *ctx)
     int32_t ids[N], last = u->kind;
     fill(ids, u->kind);
     check_ok(moeflux_session_new(&s, model, SMALL_CONTEXT, &e), &e);
-    check_ok(shared_prefixes_take(u->q, s, ids, N, &found, &e), &e);
+    check_ok(shared_prefixes_take(u->q, s, ids, N, !u->may_not, &found, &e), &e);
+    assert_false(u->may_not && found == SHARED_PREFIX_OURS);
     if (found == SHARED_PREFIX_OURS && u->gives_up) {
         atomic_fetch_add(&n_given_up, 1);
         shared_prefixes_give_up(u->q, ids, N);
@@ -164,6 +166,25 @@ static void if_one_gives_up_another_one_computes_it(void **state)
     shared_prefixes_free(q);
 }
 
+/* One who may not hold a beginning still takes one that is there. */
+static void without_leave_to_hold_one_none_is_held(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct shared_prefixes *q;
+    static struct user u;
+    check_ok(shared_prefixes_new(&q, model, SMALL_CONTEXT, &e), &e);
+    atomic_store(&n_computed, 0);
+    for (uint32_t i = 0; i < 4; i++) {
+        u = (struct user){.q = q, .kind = 1, .may_not = i != 2};
+        run(&u, 1);
+        assert_int_equal(atomic_load(&n_computed), i < 3 ? i + 1 : 3);
+    }
+    assert_true(shared_prefixes_shrink(q));
+    assert_false(shared_prefixes_shrink(q));
+    shared_prefixes_free(q);
+}
+
 static void the_least_recently_used_one_leaves(void **state)
 {
     (void)state;
@@ -195,6 +216,7 @@ int main(void)
         cmocka_unit_test(two_prompts_are_cut_alike_up_to_the_first_cut_of_one_alone),
         cmocka_unit_test(one_computes_it_for_all),
         cmocka_unit_test(if_one_gives_up_another_one_computes_it),
+        cmocka_unit_test(without_leave_to_hold_one_none_is_held),
         cmocka_unit_test(the_least_recently_used_one_leaves),
     };
     return cmocka_run_group_tests(tests, open_model, close_model);

@@ -126,6 +126,17 @@ static int run(struct moeflux_session *s, uint32_t n, const struct sampler *samp
     return rc;
 }
 
+/* Allocates the KV cache for a chain of *n tokens, or for fewer if there is no memory for all. */
+static int reserve_rows(struct moeflux_session *s, uint32_t *n, struct moeflux_err *e)
+{
+    int rc = *n ? sequence_reserve(s, s->pos + *n, e) : 0;
+    if (rc != ERR_NO_FIT)
+        return rc;
+    while (*n > 0 && !sequence_has_room(s, s->pos + *n))
+        --*n;
+    return *n ? sequence_reserve(s, s->pos + *n, e) : 0;
+}
+
 int verify_run(struct moeflux_session *s, const int32_t *ids, uint32_t n, const struct sampler *sampler,
                struct moeflux_err *e)
 {
@@ -140,8 +151,8 @@ int verify_run(struct moeflux_session *s, const int32_t *ids, uint32_t n, const 
     n = rc == 0 ? verify_reserve(s, n) : 0;
     if (rc == 0 && n > 0)
         rc = make_logits(s, e);
-    if (rc == 0 && n > 0)
-        rc = sequence_reserve(s, s->pos + n, e);
+    if (rc == 0)
+        rc = reserve_rows(s, &n, e);
     if (rc < 0 || n == 0)
         return rc;
     for (uint32_t i = 0; i < n; i++)

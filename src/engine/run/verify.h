@@ -45,7 +45,7 @@ uint32_t verify_reserve(struct moeflux_session *s, uint32_t n);
 /* Evaluates n >= 1 tokens, at most verify_most. None is part of the sequence yet. sampler: what samples after
  * each of them, in the state before the first is accepted, if nothing but its number of picks changes in
  * between; the last device may do it then. NULL: the logits are wanted. Returns the number of tokens
- * evaluated: fewer if states or the context have no room for n. 0: for none; then nothing happened.
+ * evaluated: fewer if memory or the context have no room for n. 0: for none; then nothing happened.
  * Errors: those of moeflux_session_eval. */
 int verify_run(struct moeflux_session *s, const int32_t *ids, uint32_t n, const struct sampler *sampler,
                struct moeflux_err *e);

@@ -11,7 +11,7 @@ struct checkpoint *checkpoints_find(struct checkpoints *c, uint32_t pos)
     return at && at->pos == pos ? at : NULL;
 }
 
-struct checkpoint *checkpoints_before(struct checkpoints *c, uint32_t pos)
+struct checkpoint *checkpoints_before(const struct checkpoints *c, uint32_t pos)
 {
     for (size_t i = c->n; i > 0; i--)
         if (c->items[i - 1].pos <= pos)

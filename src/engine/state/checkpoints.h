@@ -27,7 +27,7 @@ struct checkpoints {
 /* Returns the checkpoint at `pos`, or NULL. */
 struct checkpoint *checkpoints_find(struct checkpoints *c, uint32_t pos);
 /* Returns the last checkpoint at or before `pos`, or NULL. */
-struct checkpoint *checkpoints_before(struct checkpoints *c, uint32_t pos);
+struct checkpoint *checkpoints_before(const struct checkpoints *c, uint32_t pos);
 /* Marks a checkpoint as just used. */
 void checkpoints_touch(struct checkpoints *c, struct checkpoint *used);
 /* Adds a checkpoint at a position that has none, marks it as just used and takes ownership of its bytes.

@@ -8,6 +8,7 @@
 #include "base/mem.h"
 #include "engine/model.h"
 #include "engine/state/snapshot.h"
+#include "engine/state/stores.h"
 
 static int check(const struct snapshot *h, struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
@@ -18,7 +19,7 @@ static int check(const struct snapshot *h, struct moeflux_model *m, const char *
     if (h->version < 3 || h->fingerprint != own)
         return err_set(e, ERR_FORMAT, "%s: a state of another model or version", path);
     rc = snapshot_check_words(h, m, path, e);
-    if (!rc && h->bytes != snapshot_bytes(m, h))
+    if (!rc && !snapshot_has_length(m, h, h->bytes))
         rc = err_set(e, ERR_FORMAT, "%s: %llu bytes, expected %llu", path, (unsigned long long)h->bytes,
                      (unsigned long long)snapshot_bytes(m, h));
     return rc;
@@ -29,11 +30,12 @@ static int read_places(struct places *p, int fd, const struct snapshot *h, struc
 {
     struct snapshot without = *h;
     without.n_checkpoints = 0;
-    /* The checkpoints are at the end of the file, before a checksum. */
+    /* The checkpoints are after the layers. A drafter's rows may follow, and a checksum ends the file. */
     uint64_t at = snapshot_bytes(m, &without) - sizeof(uint64_t);
     /* Version 3 has checkpoints without their windows, which are not loaded. */
     uint32_t n = h->version >= snapshot_version(m) ? h->n_checkpoints : 0;
-    uint64_t each = h->n_checkpoints ? (h->bytes - snapshot_bytes(m, &without)) / h->n_checkpoints : 0;
+    uint64_t all = snapshot_bytes(m, h) - snapshot_bytes(m, &without);
+    uint64_t each = h->n_checkpoints ? all / h->n_checkpoints : 0;
     p->ids = mem_new(h->n_tokens, sizeof *p->ids, e);
     p->checkpoints = mem_new(n, sizeof *p->checkpoints, e);
     if (!p->ids || !p->checkpoints)
@@ -44,7 +46,7 @@ static int read_places(struct places *p, int fd, const struct snapshot *h, struc
     p->n_tokens = h->n_tokens;
     p->n_checkpoints = n;
     p->bytes = h->bytes;
-    p->recurrent = m->checkpoint_bytes > 0;
+    p->at_checkpoints = m->recurrent_state_bytes > 0 || stores_first_in_windows(m, h->n_tokens) > 0;
     return rc;
 }
 
@@ -72,4 +74,14 @@ void places_free(struct places *p)
     free(p->ids);
     free(p->checkpoints);
     *p = (struct places){0};
+}
+
+uint32_t places_reach(const struct places *p, uint32_t pos)
+{
+    uint32_t at = 0;
+    if (!p->at_checkpoints || pos == p->n_tokens)
+        return pos;
+    for (uint32_t i = 0; i < p->n_checkpoints && p->checkpoints[i] <= pos; i++)
+        at = p->checkpoints[i];
+    return at;
 }

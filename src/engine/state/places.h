@@ -10,7 +10,7 @@ struct moeflux_model;
 
 struct places { /* freed with places_free */
     uint32_t n_tokens, n_checkpoints;
-    bool recurrent;        /* a prompt can continue only at the end and at checkpoints, else at every token */
+    bool at_checkpoints;   /* a prompt can continue only at the end and at checkpoints, else at every token */
     uint64_t bytes;        /* size of the file */
     int32_t *ids;          /* [n_tokens] */
     uint32_t *checkpoints; /* [n_checkpoints], positions, ascending */
@@ -20,5 +20,9 @@ struct places { /* freed with places_free */
  * ERR_FORMAT: not such a file; ERR_MEMORY. On failure `p` is empty. */
 int places_read(struct places *p, struct moeflux_model *m, const char *path, struct moeflux_err *e);
 void places_free(struct places *p);
+
+/* Returns the last position up to `pos`, which is at most n_tokens, to which the loaded sequence can go
+ * back without an evaluation (rewind_reach). */
+uint32_t places_reach(const struct places *p, uint32_t pos);
 
 #endif

@@ -88,6 +88,14 @@ int moeflux_session_truncate(struct moeflux_session *s, uint32_t pos, struct moe
     return sequence_run(s, s->history + from, pos - from, &(struct moeflux_outputs){0}, "reading again", e);
 }
 
+uint32_t rewind_reach(const struct moeflux_session *s, uint32_t pos)
+{
+    if (pos == s->pos || stores_can_cut(s, pos))
+        return pos;
+    const struct checkpoint *c = checkpoints_before(&s->checkpoints, pos);
+    return c ? c->pos : 0;
+}
+
 int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
                           struct moeflux_err *e)
 {
@@ -100,10 +108,7 @@ int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_
     int rc = sequence_make_ready(s, e);
     if (rc < 0)
         return rc;
-    if (same < s->pos && stores_can_cut(s, same))
-        rc = moeflux_session_truncate(s, same, e);
-    else if (same < s->pos)
-        rc = go_to(s, checkpoints_before(&s->checkpoints, same), e);
+    rc = moeflux_session_truncate(s, rewind_reach(s, same), e);
     *n_reused = s->pos;
     return rc;
 }

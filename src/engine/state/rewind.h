@@ -6,6 +6,11 @@
 
 #include "engine/session.h"
 
+/* Returns the last position up to `pos`, which the sequence has, to which it can go back without an
+ * evaluation: `pos` itself if it is the end or nothing is missing there, else that of a checkpoint; 0: there
+ * is none. It is the rule of what a prompt can reuse; places_reach is that for a state in a file. */
+uint32_t rewind_reach(const struct moeflux_session *s, uint32_t pos);
+
 /* Makes a checkpoint at `pos` of the recurrent state, or of the stages' `kept`. One that exists already is
  * marked as used. ERR_MEMORY, ERR_DEVICE. */
 int rewind_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint32_t parity,

@@ -155,6 +155,12 @@ uint64_t snapshot_bytes(const struct moeflux_model *m, const struct snapshot *h)
            sizeof(uint64_t);
 }
 
+bool snapshot_has_length(const struct moeflux_model *m, const struct snapshot *h, uint64_t bytes)
+{
+    uint64_t want = snapshot_bytes(m, h);
+    return h->has_drafter ? want <= bytes : want == bytes;
+}
+
 struct snapshot snapshot_of_drafter(const struct moeflux_model *m, const struct snapshot_drafter *d)
 {
     return (struct snapshot){.version = 4, .kv = m->drafter->kv_type, .n_tokens = d->n_rows};

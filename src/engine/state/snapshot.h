@@ -75,6 +75,8 @@ uint32_t snapshot_header_bytes(uint32_t version);
 /* Returns the bytes of the whole file without the drafter's rows, which precede the last 8. h: only version,
  * kv, n_tokens and n_checkpoints are used. */
 uint64_t snapshot_bytes(const struct moeflux_model *m, const struct snapshot *h);
+/* Returns whether a file of `bytes` bytes has room for that and, if the header says so, a drafter's rows. */
+bool snapshot_has_length(const struct moeflux_model *m, const struct snapshot *h, uint64_t bytes);
 /* Returns the form in which the drafter's rows are saved. */
 struct snapshot snapshot_of_drafter(const struct moeflux_model *m, const struct snapshot_drafter *d);
 /* Returns the bytes of the drafter's part. m: the model. */

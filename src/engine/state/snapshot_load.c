@@ -317,8 +317,7 @@ static int check_length(struct source *r, const struct moeflux_session *s, const
                         struct moeflux_err *e)
 {
     uint64_t want = snapshot_bytes(s->model, h);
-    bool has_length = h->has_drafter ? want <= r->total : want == r->total;
-    if (h->n_tokens > s->model->stages[0].view.max_context || !has_length)
+    if (h->n_tokens > s->model->stages[0].view.max_context || !snapshot_has_length(s->model, h, r->total))
         return err_set(e, ERR_FORMAT, "%s: %llu bytes, expected %llu for %u tokens", r->path,
                        (unsigned long long)r->total, (unsigned long long)want, h->n_tokens);
     if (h->n_tokens > s->max_context)
@@ -401,6 +400,16 @@ static int load_here(struct source *r, struct moeflux_session *s, const struct s
     return rc;
 }
 
+/* Gives a new session what the caller of another one has set: all that is not the tokens' state. */
+static void take_settings(struct moeflux_session *s, const struct moeflux_session *of)
+{
+    s->checkpoints.cap = of->checkpoints.cap;
+    s->checkpoint_every = of->checkpoint_every;
+    s->checkpoint_at = of->checkpoint_at;
+    s->watcher = of->watcher;
+    drafter_set_use(s, of->drafter.use);
+}
+
 /* Loads a second session and swaps the two at the end. */
 static int load_second(struct source *r, struct moeflux_session *s, const struct snapshot *h,
                        struct moeflux_err *e)
@@ -409,8 +418,7 @@ static int load_second(struct source *r, struct moeflux_session *s, const struct
     int rc = moeflux_session_new(&fresh, s->model, s->max_context, e);
     if (rc < 0)
         return rc;
-    fresh->checkpoints.cap = s->checkpoints.cap;
-    fresh->checkpoint_every = s->checkpoint_every;
+    take_settings(fresh, s);
     rc = load_here(r, fresh, h, e);
     if (rc == 0) {
         struct moeflux_session old = *s;
