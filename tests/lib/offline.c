@@ -144,10 +144,9 @@ static VKAPI_ATTR VkResult VKAPI_CALL map(VkDevice d, VkDeviceMemory memory, VkD
 {
     (void)d, (void)bytes, (void)flags;
     struct memory *m = (struct memory *)(uintptr_t)memory;
-    void *host = m->bytes >= LARGE_BYTES
-                     ? map_alias(m->bytes)
-                     : mmap(NULL, m->bytes, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *host = m->bytes >= LARGE_BYTES ? map_alias(m->bytes)
+                                         : mmap(NULL, m->bytes, PROT_READ | PROT_WRITE,
+                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (host == MAP_FAILED)
         return VK_ERROR_MEMORY_MAP_FAILED;
     m->host = host;

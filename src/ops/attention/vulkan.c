@@ -16,13 +16,7 @@ enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
  * registers. LANE_CHANNELS: most channels of a row that a lane should have. LANE_FOURS, FEW_FOURS: groups of
  * four channels of queries and sums that fit a lane's registers, many or few (exec_has_few_registers);
  * ALL_FOURS: those with the rows, of few. */
-enum {
-    ROWS_AT_ONCE = 4,
-    LANE_CHANNELS = 8,
-    LANE_FOURS = 24,
-    FEW_FOURS = 8,
-    ALL_FOURS = 10
-};
+enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24, FEW_FOURS = 8, ALL_FOURS = 10 };
 /* Lanes of attention/decode.comp that keep a GPU busy: workgroups of 512 on 132 processors. */
 enum { WANTED_LANES = 132 * 512 };
 /* Limits for attention/decode.comp: query heads of a team, lanes of a workgroup. */
