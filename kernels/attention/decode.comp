@@ -204,6 +204,8 @@ void fetch_values(uint p)
 // --- PREPARE ---
 
 const uint PAIRS = (KEY_DIM / 2 + SUBGROUP - 1) / SUBGROUP; // pairs of neighbouring channels of a lane
+// Lanes of small subgroups have no registers for all of their channels and load them again for the norm.
+const bool RELOADS = SUBGROUP < 32;
 
 // A channel, and the other channel that RoPE turns it with.
 struct Channel {
@@ -301,11 +303,15 @@ void prepare_row(uint i, vec2 factors)
         value_factor *= inversesqrt(subgroupAdd(squares) / float(VALUE_DIM) + a.eps);
     if (NORM == NORM_HEADS)
         factor = inversesqrt(subgroupAdd(squares) / float(KEY_DIM) + a.eps);
+    if (RELOADS)
+        subgroupMemoryBarrier();
     [[unroll]] for (uint j = 0; j < PAIRS; j++) {
         uint pair = j * SUBGROUP + gl_SubgroupInvocationID;
         vec2 v;
         [[unroll]] for (uint k = 0; k < 2; k++) {
             Channel c = ch[j][k];
+            if (RELOADS)
+                c = load_channel(src, norm, norms, min(2 * pair + k, dim - 1), !is_value);
             v[k] = c.v * (factor * c.norm) * c.co + c.other * (factor * c.other_norm) * c.si;
             v[k] = is_value ? c.v * value_factor : v[k];
         }

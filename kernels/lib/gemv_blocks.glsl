@@ -55,7 +55,10 @@ void add_quarters(inout float acc[MAX_ACC], Step s, uint x_at, uint first)
         parts[i] = vec2(0.0);
     [[unroll]] for (uint t = 0; t < TOKENS; t++)
         sum[t] = 0.0;
-    [[unroll]] for (uint j = first; j < first + SCALED; j++) {
+    // Mesa unrolls a loop inside another one only if it begins at a constant. Otherwise it keeps the pieces
+    // in memory.
+    [[unroll]] for (uint k = 0; k < SCALED; k++) {
+        uint j = first + k;
         vec4 x[4], y[4];
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             uint at = x_at + t * XS_STRIDE + 2 * j * (UNITS + 1);

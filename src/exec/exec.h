@@ -68,6 +68,12 @@ struct exec_caps {
     const struct node_shares *shares;
 };
 
+/* Returns whether lanes have so few registers that kernels take fewer numbers at once. */
+static inline bool exec_has_few_registers(const struct exec_caps *c)
+{
+    return c->lane_registers > 0 && c->lane_registers < 256;
+}
+
 /* Zero or NULL in any member means the default. */
 struct exec_options {
     /* NULL or "auto": a discrete GPU, else an integrated one, else the cpu; "cpu"; "reference"; else the

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "base/err.h"
 #include "base/mem.h"
@@ -20,6 +21,9 @@ enum { MOST_PIPELINES = 4096, MOST_STATISTICS = 64, N_BATCHED = 4, N_SINGLE = 4,
 #define LEFT_OUT ((VkPipeline)(uintptr_t)1)
 
 static const uint64_t HEAP_BYTES = (uint64_t)64 << 30;
+
+/* LARGE_BYTES: fewest bytes of an allocation for weights. ALIAS_BYTES: those that it takes. */
+enum { LARGE_BYTES = 256 << 20, ALIAS_BYTES = 4 << 20 };
 
 /* The functions that the linker leads here, and those that they stand for (--wrap). */
 /* NOLINTBEGIN(bugprone-reserved-identifier) */
@@ -117,17 +121,34 @@ static VKAPI_ATTR void VKAPI_CALL release(VkDevice d, VkDeviceMemory memory, con
     free(m);
 }
 
+/* Maps one piece of memory over and over, so that gigabytes of weights take none. What is written is lost.
+ * Kernels never run, and the host reads no weights back. */
+static void *map_alias(uint64_t bytes)
+{
+    uint8_t *host = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    int fd = memfd_create("weights", MFD_CLOEXEC);
+    bool is_mapped = host != MAP_FAILED && fd >= 0 && ftruncate(fd, ALIAS_BYTES) == 0;
+    for (uint64_t at = 0; is_mapped && at < bytes; at += ALIAS_BYTES)
+        is_mapped = mmap(host + at, size_min(ALIAS_BYTES, bytes - at), PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) != MAP_FAILED;
+    if (fd >= 0)
+        close(fd);
+    if (!is_mapped && host != MAP_FAILED)
+        munmap(host, bytes);
+    return is_mapped ? host : MAP_FAILED;
+}
+
 /* Zeros: what kernels would have written is read. */
 static VKAPI_ATTR VkResult VKAPI_CALL map(VkDevice d, VkDeviceMemory memory, VkDeviceSize off,
                                           VkDeviceSize bytes, VkMemoryMapFlags flags, void **out)
 {
     (void)d, (void)bytes, (void)flags;
     struct memory *m = (struct memory *)(uintptr_t)memory;
-    void *host =
-        mmap(NULL, m->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *host = m->bytes >= LARGE_BYTES ? map_alias(m->bytes)
+                                         : mmap(NULL, m->bytes, PROT_READ | PROT_WRITE,
+                                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (host == MAP_FAILED)
         return VK_ERROR_MEMORY_MAP_FAILED;
-    (void)madvise(host, m->bytes, MADV_HUGEPAGE); /* gigabytes of weights: only time depends on it */
     m->host = host;
     *out = (uint8_t *)host + off;
     return VK_SUCCESS;

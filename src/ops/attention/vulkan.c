@@ -14,16 +14,9 @@ enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
 
 /* ROWS_AT_ONCE: BLOCK of attention/decode.comp, the rows that a lane takes at once, if they fit its
  * registers. LANE_CHANNELS: most channels of a row that a lane should have. LANE_FOURS, FEW_FOURS: groups of
- * four channels of queries and sums that fit a lane's registers, of MANY_REGISTERS or fewer; ALL_FOURS: those
- * with the rows, of fewer. */
-enum {
-    ROWS_AT_ONCE = 4,
-    LANE_CHANNELS = 8,
-    MANY_REGISTERS = 256,
-    LANE_FOURS = 24,
-    FEW_FOURS = 8,
-    ALL_FOURS = 20
-};
+ * four channels of queries and sums that fit a lane's registers, many or few (exec_has_few_registers);
+ * ALL_FOURS: those with the rows, of few. */
+enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24, FEW_FOURS = 8, ALL_FOURS = 10 };
 /* Lanes of attention/decode.comp that keep a GPU busy: workgroups of 512 on 132 processors. */
 enum { WANTED_LANES = 132 * 512 };
 /* Limits for attention/decode.comp: query heads of a team, lanes of a workgroup. */
@@ -195,7 +188,7 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     struct attention_plan p = {.subgroup = caps->subgroup_size};
     p.lanes = lanes_for(p.subgroup, (uint32_t)size_max(s->key_dim, s->value_dim));
     p.fours = s->kv_type != KV_TYPE_F32 && s->key_dim % 8 == 0 && s->value_dim % 8 == 0 ? 2 : 1;
-    bool has_many = caps->lane_registers == 0 || caps->lane_registers >= MANY_REGISTERS;
+    bool has_many = !exec_has_few_registers(caps);
     p.heads = heads_for(&p, s, has_many, width.heads);
     p.rows = rows_for(&p, s, has_many);
     uint32_t lanes = share_out(&p, s, caps, width.lanes) * p.blocks * s->n_kv_heads;

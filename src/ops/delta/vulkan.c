@@ -13,7 +13,7 @@
 enum { DECODE_PARTS = 8, DECODE_GROUP = 512 };
 /* EACH_GROUP: lanes of a head of one of many sequences. Several such workgroups fit a processor, so that
  * some load states while others compute (H200, 128 sequences: 155 us with 256 lanes, 180 with 512, 196 with
- * 1,024). */
+ * 1,024). Few registers do not hold twice the rows (exec_has_few_registers). */
 enum { EACH_GROUP = 256 };
 
 static uint32_t parts_for(const struct exec_caps *c, uint32_t k_dim)
@@ -216,9 +216,10 @@ int delta_vulkan_open(struct delta *op, struct exec *x, struct moeflux_err *e)
         return err_set(e, ERR_UNSUPPORTED,
                        "delta net: heads of %u and %u channels do not fit %u bytes of shared memory",
                        s->k_dim, s->v_dim, caps.max_shared_bytes);
-    uint32_t parts = parts_for(&caps, s->k_dim), spec[DECODE_SPECS], each[DECODE_SPECS];
+    uint32_t parts = parts_for(&caps, s->k_dim), spec[DECODE_SPECS], each[DECODE_SPECS],
+             lanes = exec_has_few_registers(&caps) ? DECODE_GROUP : EACH_GROUP;
     const struct decode_way one = {1, decode_group(&caps, s->v_dim, parts, DECODE_GROUP), parts},
-                            many = {1, decode_group(&caps, s->v_dim, parts, EACH_GROUP), parts};
+                            many = {1, decode_group(&caps, s->v_dim, parts, lanes), parts};
     decode_spec(s, &caps, &one, spec);
     decode_spec(s, &caps, &many, each);
     int rc =

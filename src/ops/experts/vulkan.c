@@ -110,7 +110,7 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, ui
     memcpy(&spec[UP_GATING], gating, sizeof gating); /* the constants are floats */
     struct gemv_shape all = shape;
     all.rows *= SEVERAL_TOKENS;
-    bool chooses = s->chooses && pass != PASS_UP;
+    bool chooses = op->gpu.chooses && pass != PASS_UP;
     int rc = make_up(x, &up->one, name, chooses, spec, &plan, gemv_kernel, e);
     const struct gemv_plan longer = gemv_plan_longer(x, &all, &plan);
     return rc < 0 ? rc : make_up(x, &up->several, name, chooses, spec, &longer, gemv_kernel_later, e);
@@ -122,8 +122,9 @@ static uint32_t most_cols(const struct exec_caps *c, uint32_t quarters)
     return (c->max_shared_bytes / 4 * quarters - 1024) / 4;
 }
 
-/* A workgroup's subgroups go to slots first, so that each has one expert, then to more rows. */
-enum { DOWN_ROWS = 4, DOWN_BLOCK_ROWS = 2, DOWN_GROUP = 256 };
+/* A workgroup's subgroups go to slots first, so that each has one expert, then to more rows. FEW_DOWN_ROWS:
+ * those of a subgroup with few registers. */
+enum { DOWN_ROWS = 4, DOWN_BLOCK_ROWS = 2, FEW_DOWN_ROWS = 2, DOWN_GROUP = 256 };
 /* Limits: pieces of a row that a lane holds at once, vec4s of activations. */
 enum { MAX_STEPS = 3, MAX_ACTS = 8 };
 /* Fewer neighbouring lanes would read too little of a row at a time. */
@@ -168,7 +169,9 @@ static int open_long_down(struct experts *op, struct exec *x, struct moeflux_err
 {
     const struct experts_shape *s = &op->shape;
     const struct gemv_shape shape = {s->hidden, s->inner, 1, format_set(s->down_format), 1, s->hidden, 1};
-    const struct gemv_plan plan = gemv_plan_parts(x, &shape, s->inner);
+    const struct exec_caps c = exec_get_caps(x);
+    struct gemv_plan plan = gemv_plan_parts(x, &shape, s->inner);
+    gemv_plan_narrow(&c, FEW_DOWN_ROWS, &plan);
     op->gpu.whole_down.rows = plan.workgroup_rows;
     int rc = gemv_kernel(x, &op->gpu.whole_down.kernel, "experts_decode_down_long",
                          sizeof(struct experts_decode_down_args), plan.spec, GEMV_N_SPEC, e);
@@ -181,7 +184,9 @@ static int open_long_down(struct experts *op, struct exec *x, struct moeflux_err
 static uint32_t down_rows(const struct exec_caps *c, const struct experts_shape *s,
                           const struct down_shape *d, uint32_t subgroup_rows)
 {
-    uint32_t rows = format_part_is_block(d->formats) ? DOWN_BLOCK_ROWS : DOWN_ROWS;
+    uint32_t rows = format_part_is_block(d->formats) ? DOWN_BLOCK_ROWS
+                    : exec_has_few_registers(c)      ? FEW_DOWN_ROWS
+                                                     : DOWN_ROWS;
     while (d->is_shared && rows > 1 && s->hidden / (subgroup_rows * rows) < c->n_processors)
         rows /= 2;
     return rows;
@@ -369,13 +374,23 @@ static int open_passes(struct experts *op, struct exec *x, struct moeflux_err *e
     return rc < 0 ? rc : open_up(op, x, &passes[1], PASS_UP, e);
 }
 
+/* Returns whether a subgroup's lanes have registers for all logits together with a row's pieces. If not, the
+ * router chooses in a dispatch of its own (Arc A770M, compiled by Mesa 25.0: 64 logits of a lane spill 1,059
+ * registers). */
+static bool logits_fit(const struct exec *x, uint32_t n_experts)
+{
+    enum { FEW_LOGITS = 16 };
+    const struct exec_caps c = exec_get_caps(x);
+    return !exec_has_few_registers(&c) || n_experts <= FEW_LOGITS * c.subgroup_size;
+}
+
 int experts_vulkan_open(struct experts *op, struct exec *x, struct moeflux_err *e)
 {
     const struct experts_shape *s = &op->shape;
     uint64_t all = format_set(s->gate_format) | format_set(s->up_format) | format_set(s->down_format) |
                    s->up_formats | s->down_formats;
     int rc = all >> FORMAT_SET_BLOCKS ? code_books_open(x, e) : 0;
-    op->gpu.chooses = op->shape.chooses;
+    op->gpu.chooses = s->chooses && logits_fit(x, s->n_experts);
     if (rc == 0)
         rc = open_parts(op, x, e);
     if (rc == 0 && experts_are_mixed(s))

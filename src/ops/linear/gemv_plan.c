@@ -385,6 +385,19 @@ static void widen(const struct exec_caps *c, const struct gemv_shape *s, struct 
     p->spec[GEMV_WORKGROUP] = p->workgroup;
 }
 
+void gemv_plan_narrow(const struct exec_caps *c, uint32_t most, struct gemv_plan *p)
+{
+    uint32_t *rows = &p->spec[GEMV_ROWS];
+    while (exec_has_few_registers(c) && *rows > 1 && *rows * p->tokens > most) {
+        *rows /= 2;
+        p->workgroup_rows /= 2;
+    }
+}
+
+/* Products of a row and a vector that fit few registers (Arc A770M, compiled by Mesa 25.0: four rows with
+ * four vectors spill 86 registers). */
+enum { FEW_PRODUCTS = 8 };
+
 /* The workgroup's size determines the order of the sum of a norm's squares, the other constants that of a
  * product; neither depends on `tokens`. (Four and eight sequences of the 35B-A3B shape: 893 and 1,057 tok/s
  * on an H100; 828 and 950 when several tokens kept the narrow workgroups, with sums of squares as in wide
@@ -399,6 +412,8 @@ struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_sh
         tokens /= 2;
     p.tokens = p.spec[GEMV_TOKENS] = tokens;
     if (tokens > 1)
+        gemv_plan_narrow(&c, FEW_PRODUCTS, &p);
+    if (tokens > 1 && !exec_has_few_registers(&c))
         stream_concurrent(&c, s, &p);
     return p;
 }

@@ -58,6 +58,9 @@ struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_sh
  * of the sums stays. */
 struct gemv_plan gemv_plan_longer(const struct exec *x, const struct gemv_shape *s,
                                   const struct gemv_plan *few);
+/* Gives subgroups fewer rows, at most so many products of a row and a vector at once, if lanes have few
+ * registers. The order of the sums stays. */
+void gemv_plan_narrow(const struct exec_caps *c, uint32_t most, struct gemv_plan *p);
 /* Returns the processors that workgroups of consecutive blocks are counted for. */
 uint32_t gemv_stream_processors(const struct exec_caps *c);
 /* Returns a plan for kernels that take the vector in parts of `cols` columns; a TILE holds two parts. */

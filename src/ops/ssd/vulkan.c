@@ -6,9 +6,9 @@
 #include "base/mem.h"
 #include "ops/ssd/ssd.h"
 
-/* PARTS: lanes that share a row of S. ROWS: rows of a lane. STAGE: tokens whose inputs lie in shared
- * memory. */
-enum { PARTS = 8, ROWS = 4, STAGE = 8, NORM_GROUP = 256 };
+/* PARTS: lanes that share a row of S. ROWS: rows of a lane; FEW_ROWS: of one with few registers. STAGE:
+ * tokens whose inputs lie in shared memory. */
+enum { PARTS = 8, ROWS = 4, FEW_ROWS = 2, STAGE = 8, NORM_GROUP = 256 };
 /* The places of ssd/scan.comp's constants. */
 enum {
     SCAN_SUBGROUP,
@@ -61,7 +61,8 @@ int ssd_vulkan_open(struct ssd *op, struct exec *x, struct moeflux_err *e)
         return err_set(e, ERR_UNSUPPORTED,
                        "Mamba-2: heads of %u channels and %u states do not fit %u bytes of shared memory",
                        s->head_dim, s->state_dim, caps.max_shared_bytes);
-    uint64_t lanes = size_round_up((uint64_t)div_up(s->head_dim / blocks, ROWS) * parts, caps.subgroup_size);
+    uint32_t rows = exec_has_few_registers(&caps) ? FEW_ROWS : ROWS;
+    uint64_t lanes = size_round_up((uint64_t)div_up(s->head_dim / blocks, rows) * parts, caps.subgroup_size);
     uint32_t most = caps.max_workgroup - caps.max_workgroup % caps.subgroup_size;
     uint32_t spec[SCAN_N_SPEC] = {[SCAN_SUBGROUP] = caps.subgroup_size,
                                   [SCAN_WORKGROUP] = (uint32_t)size_min(lanes, most),

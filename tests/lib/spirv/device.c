@@ -1,9 +1,10 @@
 /* The backend of test programs in the place of Vulkan's (src/exec/exec_vulkan.c): a program that is linked
  * with this file has it in place of that. Its devices are named
  *   interpreted-LANES          4 to 128; matrices in quads, in KHR's form; float16 denormals
- *   interpreted-LANES-rows     the same with matrices row by row, in NV's form, and few registers
+ *   interpreted-LANES-rows     the same with matrices row by row, in NV's form
  *   interpreted-LANES-denorm   no matrices
  *   interpreted-LANES-plain    neither matrices nor denormals
+ * Devices with 8 or 16 lanes, and with rows, have few registers.
  * Kernels with matrices run with 32 lanes, as on every device. MOEFLUX_SEED orders subgroups; else 1 does.
  * MOEFLUX_LANES_SPEED prints the lane operations of a second.
  * Memory is host memory, a page that nobody has after the last one of each buffer; new buffers have NaNs.
@@ -58,6 +59,12 @@ static void interpreted_close(struct exec *x)
     free(v);
 }
 
+/* Returns whether lanes have few registers, like those of Intel's GPUs, whose subgroups have 8 or 16. */
+static bool has_few_registers(const struct interpreted *v)
+{
+    return v->form == IN_ROWS || v->lanes == 8 || v->lanes == 16;
+}
+
 static struct exec_caps interpreted_caps(const struct exec *x)
 {
     const struct interpreted *v = (const struct interpreted *)x;
@@ -70,7 +77,7 @@ static struct exec_caps interpreted_caps(const struct exec *x)
                               .prompt_is_f16 = v->form < DENORM && !x->keeps_f32,
                               .uses_khr = v->form == IN_QUADS && !x->keeps_f32,
                               .doubles_factors = v->form == IN_ROWS, /* so that both are run */
-                              .lane_registers = v->form == IN_ROWS ? 128 : 256,
+                              .lane_registers = has_few_registers(v) ? 128 : 256,
                               .has_denorm = v->form != PLAIN && !x->forbids_denorm,
                               .subgroup_size = v->lanes,
                               .max_workgroup = MOST_WORKGROUP,
