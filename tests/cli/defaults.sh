@@ -104,7 +104,6 @@ placed 2 'ctx-size = 100000' -p x
 placed 2 'chunk = 1000000' -p x
 placed 3 'memory = 1.5' -p x
 err_has '^moeflux: --memory is 1 byte,'
-placed 2 'device = nope' -p x
 placed 1 'prompt-type = f16' --device cpu -p x
 placed 2 'cpu-isa = foo' -p x
 placed 2 'active-experts = 400' -p x

@@ -147,9 +147,9 @@ case " $sets " in *' amx '*)
         run 0 "$MOEFLUX" --list-devices
         out_has '^cpu .* amx '
     else
-        fails 2 "'amx': .*processor does not" "$@" --device cpu --cpu-isa amx
+        fails 2 '--cpu-isa amx: .*processor does not' "$@" --device cpu --cpu-isa amx
     fi ;;
-*) fails 2 "'amx' .*family of processors" "$@" --device cpu --cpu-isa amx ;;
+*) fails 2 '--cpu-isa amx .*family of processors' "$@" --device cpu --cpu-isa amx ;;
 esac
 
 radv=$(find /usr/share/vulkan/icd.d -name 'radeon_icd*.json' 2>/dev/null | head -n 1)
@@ -174,7 +174,7 @@ out_has '^Plan for CPU (portable, '
 run 0 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device cpu --cpu-isa portable --plan
 out_has '^Plan for CPU (portable, '
 run 2 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device cpu --plan
-err_line "'none' .* portable "
+err_line '--cpu-isa none: .* portable '
 # Other devices ignore it.
 run 0 env MOEFLUX_CPU_ISA=none "$MOEFLUX" -m "$model" --device reference --plan
 
@@ -190,10 +190,10 @@ for verb in --plan --bench; do
 done
 fails 2 '--gpu-memory .*GPU.*--memory ' "$@" --device cpu --gpu-memory 1G
 fails 2 '--gpu-memory .*GPU.*--memory ' inspect "$model" --device cpu --gpu-memory 1G
-fails 2 "'sse9' .*; .* portable " "$@" --device cpu --cpu-isa sse9
-fails 2 "'sse9' .*; .* portable " --selftest --device cpu --cpu-isa sse9
+fails 2 '--cpu-isa sse9: .*; .* portable ' "$@" --device cpu --cpu-isa sse9
+fails 2 '--cpu-isa sse9: .*; .* portable ' --selftest --device cpu --cpu-isa sse9
 case $(uname -m) in x86_64) other=neon ;; *) other=avx2 ;; esac
-fails 2 "'$other' .*family of processors; .* portable " "$@" --device cpu --cpu-isa $other
+fails 2 "--cpu-isa $other .*family of processors; .* portable " "$@" --device cpu --cpu-isa $other
 fails 2 '--cpu-isa portable .*--device cpu; .* reference ' "$@" --device reference --cpu-isa portable
 
 claim several_devices_share_the_layers

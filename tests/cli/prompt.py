@@ -206,7 +206,7 @@ def a_question_may_begin_with_a_slash(state):
     t.type(UP * 3)
     t.wait_for(rb' /bin is a directory\?')
     t.type('\x15')
-    assert 'begin with a blank' in t.ask('/zzzzzzzz')
+    assert 'put a blank before it' in t.ask('/zzzzzzzz')
     t.quit()
 
 

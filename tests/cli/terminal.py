@@ -218,7 +218,7 @@ def options_change_within_a_conversation(state):
     assert t.ask('/retry').split('\n')[0] != first
     t.ask('/set temp 0')
     assert first in t.ask('/regen')
-    for wrong, message in (('/set temp -1', 'temperature is -1'), ('/set temp', 'which value'),
+    for wrong, message in (('/set temp -1', '--temp is -1'), ('/set temp', 'which value'),
                            ('/set tmep 1', 'no option tmep'), ('/set model x', 'no option model'),
                            ('/set temp warm', 'expected a number')):
         assert message in t.ask(wrong), wrong

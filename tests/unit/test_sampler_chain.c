@@ -205,8 +205,8 @@ static void what_is_out_of_range_is_named(void **state)
 {
     struct moeflux_sampler_options bad[7];
     static const char *const names[7] = {
-        "typical-p",      "top-n-sigma", "xtc-probability",      "xtc-threshold",
-        "dry-multiplier", "dry-base",    "dry-sequence-breakers"};
+        "typical_p",      "top_n_sigma", "xtc_probability",      "xtc_threshold",
+        "dry_multiplier", "dry_base",    "dry_sequence_breakers"};
     static const char LONG[] = "a text of more than forty bytes, which no breaker may have";
     (void)state;
     for (int i = 0; i < 7; i++) {
