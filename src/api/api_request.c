@@ -419,6 +419,11 @@ const char *api_request_skipped_tool(const struct api_request *c)
     return api_request_choice(c, 0)->request.skipped_tool;
 }
 
+bool api_request_hides_tools(const struct api_request *c)
+{
+    return api_request_choice(c, 0)->request.tools_are_unseen;
+}
+
 void api_request_free(struct api_request *c)
 {
     for (uint32_t i = 0; i < c->n_choices; i++)

@@ -58,6 +58,9 @@ struct choice *api_request_choice(const struct api_request *c, uint32_t idx);
  * Borrowed. */
 const struct token_list *api_request_prompt(const struct api_request *c);
 const char *api_request_skipped_tool(const struct api_request *c);
+/* Returns whether the request has tools that its prompt does not name, because the chat template leaves them
+ * out. */
+bool api_request_hides_tools(const struct api_request *c);
 
 /* Frees all but the struct itself; a zeroed one is legal. */
 void api_request_free(struct api_request *c);

@@ -20,8 +20,8 @@
 struct channel_head {
     struct token_list ids;
     size_t n_before; /* leading ids that end the previous message; the first message skips them */
-    const char
-        *tool; /* what the constraint has in front of the text: the tool that it calls; NULL: nothing */
+    /* what the constraint has in front of the text: the tool that it calls; "": no call; NULL: nothing */
+    const char *tool;
     bool is_thinking;
     bool fits; /* the tokens so far are its beginning */
 };
@@ -55,7 +55,7 @@ static int add_head(struct channels *c, const char *tool, bool is_thinking, stru
     return rc;
 }
 
-/* Advances a constraint by the function's name, which comes before the arguments; "": a text follows, no call. */
+/* Advances a constraint by the function's name, which comes before the arguments; "": a text follows. */
 static int choose_tool(struct constraint *c, const char *tool, struct moeflux_err *e)
 {
     int rc = constraint_accept_bytes(c, tool, strlen(tool), e);

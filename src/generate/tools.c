@@ -152,9 +152,9 @@ int tools_grammar(const struct generator *s, const struct tool_choice *c, struct
     return rc ? rc : constrain_check(out, name, e);
 }
 
-/* Each grammar begins with what tells it apart from the other: in forms whose calls are messages these begin with
- * the name of a tool and a newline (channels.h), and texts with the newline; in sections calls follow an empty
- * text. */
+/* Each grammar begins with what tells it apart from the other: in forms whose calls are messages these begin
+ * with the name of a tool and a newline (channels.h), and texts with the newline; in sections calls follow an
+ * empty text. */
 int tools_grammar_or(const struct generator *s, const struct tool_choice *c, const char *text,
                      struct str *out, struct moeflux_err *e)
 {

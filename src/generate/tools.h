@@ -27,8 +27,8 @@ const struct json_t *tools_find(const struct json_t *tools, const char *name);
 int tools_grammar(const struct generator *s, const struct tool_choice *c, struct str *out,
                   struct moeflux_err *e);
 
-/* Appends the grammar of answers that make the calls or fit another grammar, whose texts they are without calls;
- * the constraint is that of answer_options with may_call. Other things as in tools_grammar. */
+/* Appends the grammar of answers that make the calls or, without calls, fit another grammar, `text`. The
+ * constraint is that of answer_options with may_call. All else is as in tools_grammar. */
 int tools_grammar_or(const struct generator *s, const struct tool_choice *c, const char *text,
                      struct str *out, struct moeflux_err *e);
 

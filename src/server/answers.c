@@ -11,7 +11,6 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "api/dialect.h"
-#include "generate/choice.h"
 #include "server/http_request.h"
 #include "server/reading.h"
 #include "server/state.h"
@@ -247,7 +246,7 @@ static int read_body(struct http_request *req, const struct api_request_defaults
     const char *skipped = rc ? NULL : api_request_skipped_tool(&req->api);
     if (skipped && !req->api.note[0])
         snprintf(req->api.note, sizeof req->api.note, "tools of these types are left out: %.40s", skipped);
-    if (!rc && !req->api.note[0] && api_request_choice(&req->api, 0)->request.tools_are_unseen)
+    if (!rc && !req->api.note[0] && api_request_hides_tools(&req->api))
         snprintf(req->api.note, sizeof req->api.note,
                  "the chat template leaves tools out: the model does not see them");
     if (!rc && req->api.note[0])

@@ -12,8 +12,8 @@ struct keys { /* zeroed: no key is needed; freed with keys_free */
     size_t len;
 };
 
-/* Reads a file; blank lines and lines that begin with # do not count, nor does white space around a key. ERR_IO, ERR_MEMORY, ERR_FORMAT (too
- * large), ERR_USAGE (it contains no key, a byte order mark or a NUL). */
+/* Reads a file. Blank lines and lines that begin with # do not count, nor does white space around a key.
+ * ERR_IO, ERR_MEMORY, ERR_FORMAT (too large), ERR_USAGE (it contains no key, a byte order mark or a NUL). */
 int keys_read(struct keys *k, const char *path, struct moeflux_err *e);
 
 /* Adds the keys of a text with commas between them. ERR_MEMORY, ERR_USAGE (it contains no key; the

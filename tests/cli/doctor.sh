@@ -95,6 +95,7 @@ HF_HUB_CACHE=$tmp/hub broken 1 '.*moeflux get' some/name
 
 claim the_problem_has_no_name_of_a_directory
 (cd "$tmp" && rm -f words/*.safetensors && mv words w)
+# shellcheck disable=SC2016 # the inner shell expands its words
 run 1 sh -c 'cd "$1" && "$2" doctor --device cpu --no-selftest --no-measure -m w' sh "$tmp" "$MOEFLUX"
 out_has '^Problem: MODEL/'
 run 0 "$MOEFLUX" convert "$model" "$tmp/first" --spread "$tmp/secret"

@@ -314,15 +314,16 @@ def tools_are_called_and_their_results_answered():
     strict[0]['function']['parameters']['properties']['n'] = {'type': 'integer', 'not': {'const': 4}}
     refused(400, 'tools', {**ask, 'tools': strict}, words='tools: put: parameters: #/properties/n/"not": ')
     # A form of texts leaves calls possible.
+    schema = {'type': 'object', 'required': ['on'], 'properties': {'on': {'type': 'boolean'}}}
+    form = {'type': 'json_schema', 'json_schema': {'name': 'x', 'schema': schema}}
     n_calls = 0
     for seed in range(12):
-        reply = good('/v1/chat/completions', {'messages': [user], 'tools': tools, 'temperature': 2, 'seed': seed,
-                                              'max_tokens': 60, 'chat_template_kwargs': {'enable_thinking': False},
-                                              'response_format': {'type': 'json_schema', 'json_schema': {
-                                                  'name': 'x', 'schema': {'type': 'object', 'required': ['on'], 'properties': {
-                                                      'on': {'type': 'boolean'}}}}}})['choices'][0]
-        n_calls += bool(reply['message'].get('tool_calls'))
-        assert reply['message'].get('tool_calls') or reply['message']['content'].lstrip().startswith('{'), reply
+        reply = good('/v1/chat/completions',
+                     {'messages': [user], 'tools': tools, 'temperature': 2, 'seed': seed, 'max_tokens': 60,
+                      'chat_template_kwargs': {'enable_thinking': False}, 'response_format': form})
+        message = reply['choices'][0]['message']
+        n_calls += bool(message.get('tool_calls'))
+        assert message.get('tool_calls') or message['content'].lstrip().startswith('{'), reply
     assert 0 < n_calls < 12, n_calls
     messages = [user, choice['message']] + [{'role': 'tool', 'tool_call_id': c['id'], 'content': '42'}
                                             for c in calls]

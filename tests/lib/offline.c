@@ -128,9 +128,11 @@ static void *map_alias(uint64_t bytes)
     uint8_t *host = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     int fd = memfd_create("weights", MFD_CLOEXEC);
     bool is_mapped = host != MAP_FAILED && fd >= 0 && ftruncate(fd, ALIAS_BYTES) == 0;
-    for (uint64_t at = 0; is_mapped && at < bytes; at += ALIAS_BYTES)
-        is_mapped = mmap(host + at, size_min(ALIAS_BYTES, bytes - at), PROT_READ | PROT_WRITE,
-                         MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0) != MAP_FAILED;
+    for (uint64_t at = 0; is_mapped && at < bytes; at += ALIAS_BYTES) {
+        const void *part = mmap(host + at, size_min(ALIAS_BYTES, bytes - at), PROT_READ | PROT_WRITE,
+                                MAP_SHARED | MAP_FIXED | MAP_POPULATE, fd, 0);
+        is_mapped = part != MAP_FAILED;
+    }
     if (fd >= 0)
         close(fd);
     if (!is_mapped && host != MAP_FAILED)

@@ -370,7 +370,7 @@ struct leaning {
     float value;
 };
 
-static const char EITHER[] = "either"; /* as a tool: JSON that fits the schema, or a call of any */
+static const char EITHER[] = "either"; /* a tool: JSON that fits the schema, or a call */
 
 /* tool: one to call, "" for any; NULL: JSON that fits the schema. The tokens as text go into `all`. */
 static struct answer answer_held(const char *prompt, const char *tool, uint64_t seed,

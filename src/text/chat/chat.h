@@ -68,7 +68,7 @@ struct chat { /* zeroed at first; freed with chat_free */
     struct jinja *tool_template; /* the template for prompts with tools; NULL: `template` */
     bool knows_tools;            /* chat_use_tools was called, and sets these: */
     bool leaves_tools_out;       /* the template does not write the tools (tool_text.h) */
-    struct jinja *tool_list;     /* writes them behind the system's text instead; NULL: nothing does */
+    struct jinja *tool_list;     /* writes them after the system's text instead; NULL: nothing does */
     enum chat_thinking thinking; /* the argument of chat_open */
     enum chat_effort effort;     /* the argument of chat_use_effort */
     /* value of the template's variable reasoning_effort; NULL: it is not set */

@@ -33,8 +33,8 @@ struct tool_form {
     const char *padding, *between;       /* after call_open and before call_close; between calls */
     const char *section_padding;         /* inside the section's tags; NULL: none */
     const char *quote; /* around strings, or a token inside of tags or in front of them; NULL: none */
-    /* a call inside its tags as it is shown to a model (tool_text.h): its name is tool_call_name and its arguments
-     * tool_call_arguments; NULL: the templates show one */
+    /* a call inside its tags as it is shown to a model (tool_text.h), with the name tool_call_name and the
+     * arguments tool_call_arguments; NULL: the templates show one */
     const char *example;
     const struct tool_plain *plain; /* NULL: arguments are a JSON object, or written as Gemma does */
     /* a call is a message of its own: its tags do not occur in text, and the

@@ -28,8 +28,7 @@ static int fail_memory(struct moeflux_err *e)
     return err_set(e, ERR_MEMORY, "out of memory for a prompt");
 }
 
-/* Renders a question with a tool. *has: the text has its name. A template that refuses the question counts as one
- * that has it. */
+/* Renders a question with a tool. *has: the text has its name, or the template refuses the question. */
 static int probe(const struct chat *c, const char *messages, bool *has, struct moeflux_err *e)
 {
     static const char NAME[] = "tool_of_a_probe";
@@ -69,7 +68,7 @@ int tool_text_open(struct chat *c, const struct tool_form *f, struct moeflux_err
     return rc;
 }
 
-/* Returns the messages with a text behind the system's, after an empty line. NULL: no memory. */
+/* Returns the messages with a text after the system's, after an empty line. NULL: no memory. */
 static json_t *with_text(const json_t *messages, const struct str *text)
 {
     const json_t *first = json_array_get(messages, 0);

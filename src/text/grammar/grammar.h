@@ -27,7 +27,7 @@ int grammar_compile(struct grammar **out, const char *text, size_t len, const ch
                     struct moeflux_err *e);
 void grammar_free(struct grammar *g);
 
-/* Appends a grammar's text with `prefix` in front of all names of rules, so that it can stand next to another. */
+/* Appends a grammar's text with `prefix` in front of all names of rules: it can stand next to another. */
 void grammar_rename(const char *text, const char *prefix, struct str *out);
 
 #endif

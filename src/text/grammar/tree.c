@@ -168,7 +168,7 @@ static bool is_name(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_';
 }
 
-/* Returns the end of what begins here and names no rule: a literal, a class, a count of repetitions, a comment. */
+/* Returns the end of what begins here and names no rule: a literal, a class, a count, a comment. */
 static const char *skip_other(const char *p)
 {
     static const char opens[] = "\"[{#", closes[] = "\"]}\n";
