@@ -223,6 +223,11 @@ def numbers_beyond_64_bits_come_back_as_written():
         same(response['metadata'], {'run': 10**30})
 
 
+def one_answer_may_be_asked_for():
+    ask('/v1/responses', input=QUESTION, n=1, max_output_tokens=1)
+    ask('/v1/messages', messages=[user(QUESTION)], n=1, max_tokens=1)
+
+
 def thinking_comes_back_whole():
     body = {'input': QUESTION, 'include': ['reasoning.encrypted_content'], 'store': False}
     response = check_events(stream('/v1/responses', **body))
@@ -464,7 +469,8 @@ def wrong_bodies_are_refused_by_name():
     message = lambda x: {'messages': [user([x])]}
     wrong = [({'input': [user([{'type': 'input_image', 'image_url': 'x'}])]}, 'input[0].content[0]', 'input_image'),
              ({'input': [{'type': 'computer_call'}]}, 'input[0]', 'computer_call'),
-             ({'input': 5}, 'input', 'a number'), ({}, 'input', 'nothing'),
+             ({'input': 5}, 'input', 'a number'), ({}, 'input', 'nothing'), ({'input': []}, 'input', 'one item'),
+             ({'input': 'x', 'n': 2}, 'n', 'not supported'),
              ({'input': [{'type': 'function_call', 'name': 'x'}]}, 'input[0]', 'call_id'),
              ({'input': 'x', 'max_output_tokens': 'many'}, 'max_output_tokens', 'whole number'),
              ({'input': 'x', 'text': {'format': {'type': 'xml'}}}, 'text.format', 'xml'),
@@ -516,6 +522,7 @@ def a_key_may_be_in_three_headers():
 
 
 def models_and_properties_are_there():
+    same(json.loads(send('GET', '/props'))['default_generation_settings']['params']['temperature'], 0.7)
     model = json.loads(send('GET', '/v1/models'))['data'][0]
     same((model['context_length'], model['max_model_len'], model['max_input_tokens']), (8192,) * 3)
     assert model['meta']['expert_format'] and model['created_at'].endswith('Z')
@@ -548,6 +555,7 @@ def other_kinds_of_models_are_refused_by_name():
 CLAIMS = [a_response_says_what_a_chat_says, a_response_that_is_cut_is_incomplete,
           a_response_is_continued_by_its_id, a_text_that_is_cut_goes_on_without_a_newline, a_response_calls_functions,
           functions_of_a_namespace_have_both_names, numbers_beyond_64_bits_come_back_as_written,
+          one_answer_may_be_asked_for,
           thinking_comes_back_whole,
           a_message_says_what_a_chat_says, a_message_says_why_it_ends, a_message_calls_tools,
           a_line_that_changes_costs_no_prefix, answers_fit_a_schema, codex_works_in_a_loop,

@@ -19,6 +19,7 @@
 #include "check.h"
 #include "generate/answer.h"
 #include "generate/generator.h"
+#include "generate/tools.h"
 #include "tmp_tree.h"
 
 /* Writes everything that it is given: efforts, calls, thinking; it has no switch. */
@@ -355,6 +356,27 @@ static void tools_that_are_no_functions_are_left_out(void **state)
     api_request_free(&c);
 }
 
+static void a_request_may_allow_some_of_its_tools(void **state)
+{
+    (void)state;
+#define TWO                                                                                                  \
+    "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\"}}, {\"type\": \"function\", "       \
+    "\"function\": {\"name\": \"g\"}}], \"tool_choice\": {\"type\": \"allowed_tools\", \"allowed_tools\": "
+#define ONLY(name) "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"" name "\"}}]}}"
+    struct api_request c = take(&calls, USER, TWO "{\"mode\": \"auto\", " ONLY("g"));
+    const struct request *r = &api_request_choice(&c, 0)->request;
+    assert_int_equal(json_array_size(r->options.tools), 1);
+    assert_non_null(tools_find(r->options.tools, "g"));
+    assert_false(r->options.must_call);
+    api_request_free(&c);
+    c = take(&calls, USER, TWO "{\"mode\": \"required\", " ONLY("f"));
+    assert_true(api_request_choice(&c, 0)->request.options.must_call);
+    api_request_free(&c);
+    assert_int_equal(options_of(&own, "\"top_logprobs\": 0").logprobs, REQUEST_NO_LOGPROBS);
+#undef ONLY
+#undef TWO
+}
+
 static void small_things_are_taken_as_other_servers_take_them(void **state)
 {
     (void)state;
@@ -511,6 +533,7 @@ int main(void)
         cmocka_unit_test(numbers_beyond_64_bits_stay_as_written),
         cmocka_unit_test(arguments_that_are_no_object_are_not_dropped),
         cmocka_unit_test(tools_that_are_no_functions_are_left_out),
+        cmocka_unit_test(a_request_may_allow_some_of_its_tools),
         cmocka_unit_test(small_things_are_taken_as_other_servers_take_them),
         cmocka_unit_test(forms_of_other_servers_are_obeyed),
         cmocka_unit_test(fields_that_would_change_the_answer_are_refused_by_name),

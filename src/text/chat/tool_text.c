@@ -68,7 +68,8 @@ int tool_text_open(struct chat *c, const struct tool_form *f, struct moeflux_err
     return rc;
 }
 
-/* Returns the messages with a text after the system's, after an empty line. NULL: no memory. */
+/* Returns the messages with a text at the end of the system's, which an empty line precedes. NULL: no
+ * memory. */
 static json_t *with_text(const json_t *messages, const struct str *text)
 {
     const json_t *first = json_array_get(messages, 0);
