@@ -16,6 +16,7 @@
 #define TWO_WORD(w)    BOTH_8(TWO, w)
 #define XXS_WORD(w)    BOTH_4(THREE_XXS, w)
 #define S_WORD(w)      BOTH_4(THREE_S, w)
+#define PACKED_WORD(w) (w) & 0xffff, (w) >> 16
 #define IQ1_WORD(w)    BOTH_8(SAME, w)
 #define SIGNED(w, i)   (int8_t)(((w) >> 8 * (i)&255) - ((w) >> (8 * (i) + 7) & 1) * 256)
 #define SIGNED_WORD(w) SIGNED(w, 0), SIGNED(w, 1), SIGNED(w, 2), SIGNED(w, 3)
@@ -25,6 +26,8 @@ const uint64_t codebook_iq2_xs[CODEBOOK_IQ2_XS_ENTRIES] = {CODEBOOK_IQ2_XS(TWO_W
 const uint64_t codebook_iq2_s[CODEBOOK_IQ2_S_ENTRIES] = {CODEBOOK_IQ2_S(TWO_WORD)};
 const uint32_t codebook_iq3_xxs[CODEBOOK_IQ3_XXS_ENTRIES] = {CODEBOOK_IQ3_XXS(XXS_WORD)};
 const uint32_t codebook_iq3_s[CODEBOOK_IQ3_S_ENTRIES] = {CODEBOOK_IQ3_S(S_WORD)};
+const uint16_t codebook_iq3_xxs_packed[CODEBOOK_IQ3_XXS_ENTRIES] = {CODEBOOK_IQ3_XXS(PACKED_WORD)};
+const uint16_t codebook_iq3_s_packed[CODEBOOK_IQ3_S_ENTRIES] = {CODEBOOK_IQ3_S(PACKED_WORD)};
 const uint64_t codebook_iq1[CODEBOOK_IQ1_ENTRIES] = {CODEBOOK_IQ1(IQ1_WORD)};
 const int8_t codebook_iq4[16] = {CODEBOOK_IQ4(SIGNED_WORD)};
 const int8_t codebook_e2m1[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};

@@ -12,6 +12,9 @@ extern const uint64_t codebook_iq2_xs[CODEBOOK_IQ2_XS_ENTRIES];
 extern const uint64_t codebook_iq2_s[CODEBOOK_IQ2_S_ENTRIES];
 extern const uint32_t codebook_iq3_xxs[CODEBOOK_IQ3_XXS_ENTRIES];
 extern const uint32_t codebook_iq3_s[CODEBOOK_IQ3_S_ENTRIES];
+/* The same with 4 bits for each number c of codebooks.h, the first one lowest. */
+extern const uint16_t codebook_iq3_xxs_packed[CODEBOOK_IQ3_XXS_ENTRIES];
+extern const uint16_t codebook_iq3_s_packed[CODEBOOK_IQ3_S_ENTRIES];
 /* Bytes 0, 1 and 2 mean -1, 0 and 1. */
 extern const uint64_t codebook_iq1[CODEBOOK_IQ1_ENTRIES];
 /* The 16 values of IQ4_NL and IQ4_XS. */

@@ -39,12 +39,17 @@ VEC_INLINE int block_shift(int type)
     case FORMAT_G_Q4_K:
     case FORMAT_G_Q5_K:
         return 0;
+    case FORMAT_G_TQ1_0:
+    case FORMAT_G_TQ2_0:
+        return 1;
     case FORMAT_G_Q3_K:
         return 4;
     case FORMAT_G_Q4_0:
         return 8;
     case FORMAT_G_Q5_0:
     case FORMAT_G_MXFP4:
+    case FORMAT_G_IQ1_S:
+    case FORMAT_G_IQ1_M:
     case FORMAT_G_IQ3_S:
         return 16;
     case FORMAT_G_Q6_K:
@@ -64,6 +69,8 @@ VEC_INLINE int block_bits(int type)
 {
     switch (type) {
     case FORMAT_G_Q2_K:
+    case FORMAT_G_TQ1_0:
+    case FORMAT_G_TQ2_0:
         return 2;
     case FORMAT_G_Q3_K:
         return 3;
@@ -111,6 +118,14 @@ VEC_INLINE struct block_codes block_codes_of(const __m256i first[2], const __m25
                                 _mm512_inserti64x4(_mm512_castsi256_si512(second[0]), second[1], 1)};
 }
 
+VEC_INLINE void block_codes_take(struct block_codes c, __m256i first[2], __m256i second[2])
+{
+    first[0] = _mm512_castsi512_si256(c.first);
+    first[1] = _mm512_extracti64x4_epi64(c.first, 1);
+    second[0] = _mm512_castsi512_si256(c.second);
+    second[1] = _mm512_extracti64x4_epi64(c.second, 1);
+}
+
 /* Subtracts what the codes' shift adds. */
 VEC_INLINE __m512i block_unshift(__m512i sum, const int32_t *lanes, int shift)
 {
@@ -154,6 +169,14 @@ struct block_codes {
 VEC_INLINE struct block_codes block_codes_of(const __m256i first[2], const __m256i second[2])
 {
     return (struct block_codes){{first[0], first[1]}, {second[0], second[1]}};
+}
+
+VEC_INLINE void block_codes_take(struct block_codes c, __m256i first[2], __m256i second[2])
+{
+    for (int i = 0; i < 2; i++) {
+        first[i] = c.first[i];
+        second[i] = c.second[i];
+    }
 }
 
 /* Returns the lanes' sums of products with a digit, times `by`. Codes have at most 6 bits, and four products

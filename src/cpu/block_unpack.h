@@ -19,12 +19,15 @@ VEC_INLINE int block_code_type(int type)
 }
 
 /* The most bytes of a unit of several blocks: 8 of Q8_0. */
-enum { UNIT_MOST_BYTES = 8 * 34, UNIT_GROUPS = UNIT_COLS / 32 };
+enum { UNIT_MOST_BYTES = 8 * 34, UNIT_GROUPS = UNIT_COLS / 32, UNIT_EIGHTS = UNIT_COLS / 8 };
 
 struct unit {
-    const uint8_t *p;            /* the unit's first block */
-    uint32_t signs[UNIT_GROUPS]; /* a bit a column; for known types that store seven of eight */
-    struct format_block some;    /* what the unit has, for BLOCK_ANY */
+    const uint8_t *p; /* the unit's first block */
+    /* What known types with a code book have, found by unit_open_book. */
+    uint64_t signs[UNIT_BLOCKS];     /* a bit a column, set for negative ones */
+    uint16_t entries[UNIT_COLS / 4]; /* indices in the order of the columns */
+    uint8_t eighths[UNIT_EIGHTS];    /* IQ1: the number that is added to an entry's 8 codes */
+    struct format_block some;        /* what the unit has, for BLOCK_ANY */
 };
 
 /* Takes n blocks of a type that is not a constant apart; missing ones count as zeros. cols, bytes: of a
@@ -82,7 +85,8 @@ VEC_INLINE void unit_begin(struct unit *u, const uint8_t *p, int type)
 {
     u->p = p;
 #ifdef VEC_AVX
-    unit_find_signs(p, type, u->signs);
+    if (unit_has_book(type))
+        unit_open_book(u, type);
 #endif
     (void)type;
 }
@@ -94,11 +98,9 @@ VEC_INLINE struct block_codes unit_codes(const struct unit *u, uint32_t i, int t
 #ifdef VEC_AVX
     const __m256i sign = _mm256_set1_epi8(BLOCK_WIDE ? 0 : (char)0x80);
     __m256i first[2], second[2];
+    if (type != BLOCK_ANY)
+        return unit_two_blocks(u, i, type);
     for (uint32_t k = 0; k < 2; k++, codes += CPU_BLOCK) {
-        if (type != BLOCK_ANY) {
-            unit_block(u, 2 * i + k, type, &first[k], &second[k]);
-            continue;
-        }
         first[k] = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)codes), sign);
         second[k] = _mm256_xor_si256(_mm256_loadu_si256((const __m256i *)(codes + HALF_COLS)), sign);
         unit_swap_lanes(&first[k], &second[k]);
@@ -116,24 +118,26 @@ VEC_INLINE struct block_codes unit_codes(const struct unit *u, uint32_t i, int t
 #endif
 }
 
-/* Stores the codes of a block, `more` added. */
-VEC_INLINE void unit_store(const struct unit *u, uint32_t block, int type, int more, uint8_t out[CPU_BLOCK])
+/* Stores the codes of a unit in the order of the columns, `more` added. */
+VEC_INLINE void unit_store(const struct unit *u, int type, int more, uint8_t out[UNIT_COLS])
 {
-    const int8_t *codes = u->some.codes + (size_t)block * CPU_BLOCK;
 #ifdef VEC_AVX
-    if (type != BLOCK_ANY) {
-        const __m256i by = _mm256_set1_epi8((char)(more - block_shift(type)));
-        __m256i first, second;
-        unit_block(u, block, type, &first, &second);
-        unit_swap_lanes(&first, &second);
-        _mm256_storeu_si256((__m256i *)out, _mm256_add_epi8(first, by));
-        _mm256_storeu_si256((__m256i *)(out + HALF_COLS), _mm256_add_epi8(second, by));
-        return;
+    const __m256i by = _mm256_set1_epi8((char)(more - block_shift(block_code_type(type))));
+#pragma GCC unroll 2
+    for (uint32_t i = 0; i < UNIT_BLOCKS / 2; i++) {
+        __m256i first[2], second[2];
+        block_codes_take(unit_codes(u, i, type), first, second);
+        for (int k = 0; k < 2; k++, out += CPU_BLOCK) {
+            unit_swap_lanes(&first[k], &second[k]);
+            _mm256_storeu_si256((__m256i *)(void *)out, _mm256_add_epi8(first[k], by));
+            _mm256_storeu_si256((__m256i *)(void *)(out + HALF_COLS), _mm256_add_epi8(second[k], by));
+        }
     }
-#endif
+#else
     (void)type;
-    for (uint32_t i = 0; i < CPU_BLOCK; i++)
-        out[i] = (uint8_t)(codes[i] + more);
+    for (uint32_t i = 0; i < UNIT_COLS; i++)
+        out[i] = (uint8_t)(u->some.codes[i] + more);
+#endif
 }
 
 /* Returns the unit's scales. */

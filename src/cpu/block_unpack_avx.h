@@ -6,7 +6,8 @@
 #define UNIT_KNOWN(each)                                                                                     \
     each(Q4_0, 0) each(Q4_1, 8) each(Q5_0, 0) each(Q5_1, 8) each(Q8_0, 0) each(MXFP4, 0) each(IQ4_NL, 0)     \
         each(Q2_K, 16) each(Q3_K, 0) each(Q4_K, 8) each(Q5_K, 8) each(Q6_K, 0) each(IQ4_XS, 0)               \
-            each(IQ2_XXS, 0) each(IQ2_XS, 0) each(IQ2_S, 0) each(IQ3_XXS, 0) each(IQ3_S, 0)
+            each(IQ1_S, 0) each(IQ1_M, 0) each(IQ2_XXS, 0) each(IQ2_XS, 0) each(IQ2_S, 0) each(IQ3_XXS, 0)   \
+                each(IQ3_S, 0) each(TQ1_0, 0) each(TQ2_0, 0)
 
 VEC_INLINE __m256i unit_load(const uint8_t *p)
 {
@@ -137,159 +138,37 @@ VEC_INLINE void unit_q6_k(const uint8_t *p, uint32_t b, __m256i *first, __m256i 
         _mm256_or_si256(unit_bits(unit_load(low + 32), 4 * odd, 4, 0), unit_bits(high, 4 * odd + 2, 2, 4));
 }
 
-/* Puts four times seven bits of each word into its bytes. */
-VEC_INLINE __m256i unit_spread_signs(__m256i w)
+/* Returns digits of base 3: v * power mod 256 counts 256 / 3. power: 3^k in halves of words. */
+VEC_INLINE __m256i unit_digits(__m256i v, __m256i power)
 {
-    __m256i a = _mm256_and_si256(w, _mm256_set1_epi32(0x7f)),
-            b = _mm256_and_si256(_mm256_slli_epi32(w, 1), _mm256_set1_epi32(0x7f00)),
-            c = _mm256_and_si256(_mm256_slli_epi32(w, 2), _mm256_set1_epi32(0x7f0000)),
-            d = _mm256_and_si256(_mm256_slli_epi32(w, 3), _mm256_set1_epi32(0x7f000000));
-    return _mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d));
+    const __m256i low = _mm256_set1_epi16(0xff), three = _mm256_set1_epi16(3);
+    __m256i even = _mm256_and_si256(_mm256_mullo_epi16(v, power), low);
+    __m256i odd = _mm256_and_si256(_mm256_mullo_epi16(_mm256_srli_epi16(v, 8), power), low);
+    even = _mm256_srli_epi16(_mm256_mullo_epi16(even, three), 8);
+    odd = _mm256_andnot_si256(low, _mm256_mullo_epi16(odd, three));
+    return _mm256_or_si256(even, odd);
 }
 
-/* Adds to seven bits of each byte an eighth that makes the number of ones even. */
-VEC_INLINE __m256i unit_even_signs(__m256i seven)
+/* Returns group g of 32 columns of TQ1_0. A byte has five digits: 32 bytes the first, second, .. ones of 32
+ * columns each, then 16 bytes those of 16 columns, then 4 bytes four of 4 columns. */
+VEC_INLINE __m256i unit_ternary(const uint8_t *p, uint32_t g)
 {
-    const char odd = (char)0x80; /* the eighth bit for 4 bits with an odd number of ones */
-    const __m256i parity = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, odd, odd, 0, odd, 0, 0, odd, odd, 0, 0, odd, 0, odd, odd, 0));
-    __m256i high = _mm256_and_si256(_mm256_srli_epi16(seven, 4), _mm256_set1_epi8(15));
-    __m256i eighth = _mm256_xor_si256(_mm256_shuffle_epi8(parity, seven), _mm256_shuffle_epi8(parity, high));
-    return _mm256_or_si256(seven, eighth);
-}
-
-/* Loads the odd ones of 16 words. */
-VEC_INLINE __m256i unit_odd_words(const uint8_t *p)
-{
-    __m256 a = _mm256_castsi256_ps(unit_load(p)), b = _mm256_castsi256_ps(unit_load(p + 32));
-    return _mm256_permute4x64_epi64(_mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xdd)), 0xd8);
-}
-
-/* Finds the signs of all columns of a unit of a type that stores seven of eight: a word for 32 columns. */
-VEC_INLINE void unit_find_signs(const uint8_t *p, int type, uint32_t out[UNIT_GROUPS])
-{
-    __m256i v;
-    if (type == FORMAT_G_IQ2_XXS) {
-        v = unit_spread_signs(unit_odd_words(p + 2));
-    } else if (type == FORMAT_G_IQ2_XS) { /* the upper bits of 32 halves of words */
-        v = _mm256_packus_epi16(_mm256_srli_epi16(unit_load(p + 2), 9),
-                                _mm256_srli_epi16(unit_load(p + 34), 9));
-        v = _mm256_permute4x64_epi64(v, 0xd8);
-    } else if (type == FORMAT_G_IQ3_XXS) {
-        v = unit_spread_signs(unit_load(p + 66));
-    } else {
-        return;
+    static const uint16_t powers[] = {1, 3, 9, 27, 81};
+    if (g < 5)
+        return unit_digits(unit_load(p), _mm256_set1_epi16((int16_t)powers[g]));
+    __m128i sixteen = _mm_loadu_si128((const __m128i *)(const void *)(p + 32));
+    if (g < 7) {
+        const uint16_t *two = powers + (size_t)2 * (g - 5);
+        return unit_digits(
+            _mm256_broadcastsi128_si256(sixteen),
+            _mm256_inserti128_si256(_mm256_set1_epi16((int16_t)two[0]), _mm_set1_epi16((int16_t)two[1]), 1));
     }
-    _mm256_storeu_si256((__m256i *)(void *)out, unit_even_signs(v));
+    return unit_digits(
+        _mm256_inserti128_si256(_mm256_castsi128_si256(sixteen), _mm_set1_epi32((int)unit_word(p + 48)), 1),
+        _mm256_setr_epi16(81, 81, 81, 81, 81, 81, 81, 81, 1, 1, 3, 3, 9, 9, 27, 27));
 }
 
-/* Negates the bytes whose sign is set and adds `shift`. signs, k: as in unit_mask. */
-VEC_INLINE __m256i unit_signed(__m256i sizes, __m256i signs, int k, int shift)
-{
-    __m256i m = unit_mask(signs, k);
-    sizes = _mm256_sub_epi8(_mm256_xor_si256(sizes, m), m);
-    return shift ? _mm256_add_epi8(sizes, _mm256_set1_epi8((char)shift)) : sizes;
-}
-
-VEC_INLINE __m256i unit_four_entries(const uint64_t *book, const uint32_t idx[4])
-{
-    __m256i a = unit_each_8(book + idx[0]), b = unit_each_8(book + idx[1]);
-    __m256i c = unit_each_8(book + idx[2]), d = unit_each_8(book + idx[3]);
-    return _mm256_blend_epi32(_mm256_blend_epi32(a, b, 0x0c), _mm256_blend_epi32(c, d, 0xc0), 0xf0);
-}
-
-/* Finds entries of 8 columns: [k] of those that have the lanes' first or second 4 columns. b: the block. */
-VEC_INLINE const uint64_t *unit_find_entries(const uint8_t *p, uint32_t b, int type, uint32_t idx[2][4])
-{
-    const size_t group = (size_t)2 * b;
-    for (size_t i = 0; i < 4; i++)
-        for (size_t k = 0; k < 2; k++) {
-            size_t g = group + i % 2, e = i / 2 * 2 + k; /* the group of 32 columns and its entry */
-            const uint8_t *q = p + 2 + 8 * g;
-            switch (type) {
-            case FORMAT_G_IQ2_XXS:
-                idx[k][i] = q[e];
-                break;
-            case FORMAT_G_IQ2_XS:
-                idx[k][i] = (q[2 * e] | (uint32_t)q[2 * e + 1] << 8) & 511;
-                break;
-            default: /* FORMAT_G_IQ2_S */
-                idx[k][i] = p[2 + 4 * g + e] | ((uint32_t)p[66 + g] >> (2 * e) & 3) << 8;
-                break;
-            }
-        }
-    return type == FORMAT_G_IQ2_XXS  ? codebook_iq2_xxs
-           : type == FORMAT_G_IQ2_XS ? codebook_iq2_xs
-                                     : codebook_iq2_s;
-}
-
-/* Looks 8 entries of 4 columns up. Loads into all lanes and blends take fewer operations than a gather. */
-VEC_INLINE __m256i unit_eight_entries(const uint32_t *book, const uint32_t idx[8])
-{
-    __m256i v[8];
-    for (int i = 0; i < 8; i++)
-        v[i] = _mm256_set1_epi32((int)book[idx[i]]);
-    __m256i low =
-        _mm256_blend_epi32(_mm256_blend_epi32(v[0], v[1], 0x02), _mm256_blend_epi32(v[2], v[3], 0x08), 0x0c);
-    __m256i high =
-        _mm256_blend_epi32(_mm256_blend_epi32(v[4], v[5], 0x20), _mm256_blend_epi32(v[6], v[7], 0x80), 0xc0);
-    return _mm256_blend_epi32(low, high, 0xf0);
-}
-
-/* Unpacks block b of IQ3_XXS or IQ3_S without signs, in the order of the lanes. */
-VEC_INLINE void unit_iq3(const uint8_t *p, uint32_t b, int type, __m256i *first, __m256i *second)
-{
-    /* The lanes' first entries, of 8 for each group of 32 columns; the second ones are 2 after them. */
-    static const uint8_t entries[8] = {0, 1, 8, 9, 4, 5, 12, 13};
-    const uint8_t *q = p + 2 + (size_t)16 * b;
-    uint32_t idx[2][8];
-    if (type == FORMAT_G_IQ3_XXS) {
-        for (size_t k = 0; k < 2; k++)
-            for (size_t i = 0; i < 8; i++)
-                idx[k][i] = q[entries[i] + 2 * k];
-        *first = unit_eight_entries(codebook_iq3_xxs, idx[0]);
-        *second = unit_eight_entries(codebook_iq3_xxs, idx[1]);
-        return;
-    }
-    /* Bit i of a byte for each group is the ninth bit of entry i. */
-    const __m256i ninth = _mm256_set1_epi32(256);
-    uint32_t all[16];
-    for (size_t g = 0; g < 2; g++) {
-        __m256i bits = _mm256_set1_epi32(p[66 + 2 * b + g]);
-        bits = _mm256_sllv_epi32(bits, _mm256_setr_epi32(8, 7, 6, 5, 4, 3, 2, 1));
-        __m256i low = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(q + 8 * g)));
-        _mm256_storeu_si256((__m256i *)(void *)(all + 8 * g),
-                            _mm256_or_si256(low, _mm256_and_si256(bits, ninth)));
-    }
-    for (size_t k = 0; k < 2; k++)
-        for (size_t i = 0; i < 8; i++)
-            idx[k][i] = all[entries[i] + 2 * k];
-    *first = unit_eight_entries(codebook_iq3_s, idx[0]);
-    *second = unit_eight_entries(codebook_iq3_s, idx[1]);
-}
-
-/* Unpacks block b of a type with a code book, in the order of the lanes, with its shift. */
-VEC_INLINE void unit_book(const struct unit *u, uint32_t b, int type, __m256i *first, __m256i *second)
-{
-    const uint8_t *p = u->p;
-    const int shift = block_shift(type);
-    const bool is_s = type == FORMAT_G_IQ3_S;
-    __m256i signs;
-    if (type == FORMAT_G_IQ2_S || is_s)
-        signs = unit_each_8(p + (is_s ? 74 : 34) + (size_t)8 * b);
-    else
-        signs = unit_each_8(u->signs + (size_t)2 * b);
-    if (type == FORMAT_G_IQ3_XXS || is_s) {
-        unit_iq3(p, b, type, first, second);
-    } else {
-        uint32_t idx[2][4];
-        const uint64_t *book = unit_find_entries(p, b, type, idx);
-        *first = unit_four_entries(book, idx[0]);
-        *second = unit_four_entries(book, idx[1]);
-    }
-    *first = unit_signed(*first, signs, 0, shift);
-    *second = unit_signed(*second, signs, 1, shift);
-}
+#include "cpu/block_books_avx.h"
 
 /* Unpacks columns 0 to 31 and 32 to 63 of block b of a type whose blocks have 256 columns. */
 VEC_INLINE void unit_long(const uint8_t *p, uint32_t b, int type, __m256i *first, __m256i *second)
@@ -311,7 +190,8 @@ VEC_INLINE void unit_long(const uint8_t *p, uint32_t b, int type, __m256i *first
         *second = _mm256_or_si256(*second, unit_bits(v, 4, 4, 0));
         break;
     case FORMAT_G_Q2_K:
-        v = unit_load(p + 16 + (size_t)32 * (b / 2));
+    case FORMAT_G_TQ2_0:
+        v = unit_load(p + (type == FORMAT_G_Q2_K ? 16 : 0) + (size_t)32 * (b / 2));
         *first = unit_bits(v, 4 * odd, 2, 0);
         *second = unit_bits(v, 4 * odd + 2, 2, 0);
         break;
@@ -322,6 +202,10 @@ VEC_INLINE void unit_long(const uint8_t *p, uint32_t b, int type, __m256i *first
         v = unit_load(p + 32 + (size_t)32 * (b / 2));
         *first = _mm256_or_si256(*first, unit_bits(v, 4 * odd, 2, 0));
         *second = _mm256_or_si256(*second, unit_bits(v, 4 * odd + 2, 2, 0));
+        break;
+    case FORMAT_G_TQ1_0:
+        *first = unit_ternary(p, 2 * b);
+        *second = unit_ternary(p, 2 * b + 1);
         break;
     default: /* FORMAT_G_Q6_K */
         unit_q6_k(p, b, first, second);
@@ -372,6 +256,8 @@ VEC_INLINE void unit_block(const struct unit *u, uint32_t b, int type, __m256i *
     case FORMAT_G_Q2_K:
     case FORMAT_G_Q3_K:
     case FORMAT_G_Q6_K:
+    case FORMAT_G_TQ1_0:
+    case FORMAT_G_TQ2_0:
         unit_long(p, b, type, first, second);
         unit_swap_lanes(first, second);
         break;
@@ -379,6 +265,19 @@ VEC_INLINE void unit_block(const struct unit *u, uint32_t b, int type, __m256i *
         unit_book(u, b, type, first, second);
         break;
     }
+}
+
+/* Returns the codes of blocks 2 i and 2 i + 1 of a unit, with their shift. */
+VEC_INLINE struct block_codes unit_two_blocks(const struct unit *u, uint32_t i, int type)
+{
+    __m256i first[2], second[2];
+#ifdef __AVX512BW__
+    if (unit_has_book(type))
+        return unit_two_book_blocks(u, i, type);
+#endif
+    for (uint32_t k = 0; k < 2; k++)
+        unit_block(u, 2 * i + k, type, &first[k], &second[k]);
+    return block_codes_of(first, second);
 }
 
 /* Returns 8 signed bytes times a float. */
@@ -492,11 +391,37 @@ VEC_INLINE __m128i unit_odd_halves(const uint8_t *p)
     return _mm_or_si128(_mm_add_epi8(v, v), _mm_set1_epi8(1));
 }
 
+/* Returns the scales of IQ1_S: 2 s + 1 eighths, s being bits 12 to 14 of a half of a word for each group. */
+VEC_INLINE __m256 unit_iq1_s_scales(const uint8_t *p)
+{
+    __m256i high = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)(p + 34)));
+    __m256i s = _mm256_and_si256(_mm256_srli_epi32(high, 11), _mm256_set1_epi32(14));
+    s = _mm256_or_si256(s, _mm256_set1_epi32(1));
+    return _mm256_mul_ps(_mm256_cvtepi32_ps(s), _mm256_set1_ps(unit_half(p) / 8));
+}
+
+/* Returns the numbers 2 s + 1 of the 16 lots of IQ1_M: s has 3 bits, four of them in a half of a word. */
+VEC_INLINE __m128i unit_iq1_m_scales(const uint8_t *p)
+{
+    __m256i s = unit_each_four(p + 48);
+    s = _mm256_mullo_epi16(s, _mm256_set1_epi64x(0x0001000800400200)); /* s is in bits 9 to 11 */
+    s = _mm256_and_si256(_mm256_srli_epi16(s, 8), _mm256_set1_epi16(14));
+    s = _mm256_or_si256(s, _mm256_set1_epi16(1));
+    return _mm_packus_epi16(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+}
+
+/* Returns the float16 scale of IQ1_M, whose bits are the upper 4 of each of four halves of words. */
+VEC_INLINE float unit_iq1_m_scale(const uint8_t *p)
+{
+    uint32_t a = unit_word(p + 48), b = unit_word(p + 52);
+    return _cvtsh_ss((uint16_t)((a >> 12 & 15) | (a >> 24 & 0xf0) | (b >> 4 & 0xf00) | (b >> 16 & 0xf000)));
+}
+
 /* Returns whether a type has a scale, and if it has biases a bias, for each 32 columns. */
 VEC_INLINE bool unit_has_groups(int type)
 {
     return type != FORMAT_G_Q2_K && type != FORMAT_G_Q3_K && type != FORMAT_G_Q6_K &&
-           type != FORMAT_G_IQ2_XS && type != FORMAT_G_IQ2_S && type != BLOCK_ANY;
+           type != FORMAT_G_IQ1_M && type != FORMAT_G_IQ2_XS && type != FORMAT_G_IQ2_S && type != BLOCK_ANY;
 }
 
 /* Returns the scales of the groups of a unit, if the type has groups. */
@@ -522,6 +447,12 @@ VEC_INLINE struct vec unit_group_scales(const uint8_t *p, int type)
         return (struct vec){unit_eight(unit_six_bits(p + 4, false), unit_half(p))};
     case FORMAT_G_IQ4_XS:
         return (struct vec){unit_eight(unit_iq4_scales(p), unit_half(p))};
+    case FORMAT_G_TQ1_0:
+        return vec_set1(unit_half(p + 52));
+    case FORMAT_G_TQ2_0:
+        return vec_set1(unit_half(p + 64));
+    case FORMAT_G_IQ1_S:
+        return (struct vec){unit_iq1_s_scales(p)};
     case FORMAT_G_IQ2_XXS:
         return (struct vec){unit_odd_scales(unit_odd_words(p + 2), unit_half(p) / 8)};
     case FORMAT_G_IQ3_XXS:
@@ -552,6 +483,8 @@ VEC_INLINE struct pair unit_known_scales(const uint8_t *p, int type)
     case FORMAT_G_Q6_K:
         v = _mm_loadu_si128((const __m128i *)(p + 192));
         return unit_times(unit_of_parts(v), unit_half(p + 208));
+    case FORMAT_G_IQ1_M:
+        return unit_times(unit_of_parts(unit_iq1_m_scales(p)), unit_iq1_m_scale(p) / 8);
     case FORMAT_G_IQ2_XS:
         return unit_times(unit_of_parts(unit_odd_halves(p + 66)), unit_half(p) / 8);
     case FORMAT_G_IQ2_S:

@@ -235,12 +235,11 @@ VEC_INLINE uint32_t lane_lot(uint32_t lot)
     return lot / 4 * 4 + lot % 2 * 2 + lot % 4 / 2;
 }
 
-/* Widens a block of 64 columns. scales, biases: the block's, in the order of the lanes. */
-VEC_INLINE void widen_block(const struct unit *u, const struct blocks *f, uint32_t block, const float *scales,
+/* Widens a block of 64 columns. codes: 128 more than the block's. scales, biases: the block's, in the order
+ * of the lanes. */
+VEC_INLINE void widen_block(const uint8_t *codes, const struct blocks *f, const float *scales,
                             const float *biases, float *out)
 {
-    uint8_t codes[CPU_BLOCK];
-    unit_store(u, block, f->type, 128, codes);
     for (uint32_t part = 0; part < CPU_BLOCK / PART_COLS; part++, out += PART_COLS) {
         uint32_t at = lane_lot(part);
         struct ipair code = ipair_add(ipair_load_bytes(codes + (size_t)part * PART_COLS), ipair_set1(-128));
@@ -260,11 +259,13 @@ VEC_INLINE void widen_unit(const uint8_t *p, uint32_t n, const struct blocks *f,
         unit_open(&u, f->format, p, n, f->cols, f->bytes);
     else
         unit_begin(&u, n * f->cols < UNIT_COLS ? memcpy(some, p, (size_t)n * f->bytes) : p, f->type);
+    uint8_t codes[UNIT_COLS];
+    unit_store(&u, f->type, 128, codes);
     pair_store(scales, unit_scales(&u, f->type));
     if (f->n_biases)
         pair_store(biases, unit_biases(&u, f->type));
-    for (uint32_t b = first; b < last; b++, out += CPU_BLOCK)
-        widen_block(&u, f, b, scales + (size_t)4 * b, biases + (size_t)4 * b, out);
+    for (size_t b = first; b < last; b++, out += CPU_BLOCK)
+        widen_block(codes + b * CPU_BLOCK, f, scales + 4 * b, biases + 4 * b, out);
 }
 
 VEC_INLINE void widen_all(const struct cpu_matrix *w, const struct blocks *f, uint32_t row, uint32_t col,
@@ -319,8 +320,7 @@ VEC_INLINE void open_rows(struct rows_of_units *r, const struct cpu_matrix *w, c
         uint8_t last[UNIT_MOST_BYTES];
         struct unit u;
         open_unit(&u, f, (const uint8_t *)w->weight + block * f->bytes, n / f->cols, last);
-        for (uint32_t b = 0; b < UNIT_BLOCKS; b++)
-            unit_store(&u, b, f->type, 0, (uint8_t *)r->codes[i] + (size_t)b * CPU_BLOCK);
+        unit_store(&u, f->type, 0, (uint8_t *)r->codes[i]);
         pair_store(r->scales[i], unit_scales(&u, f->type));
         if (f->n_biases > 0)
             pair_store(r->biases[i], unit_biases(&u, f->type));
