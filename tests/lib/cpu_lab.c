@@ -10,11 +10,12 @@
 #include "base/format.h"
 #include "base/format_blocks.h"
 #include "check.h"
+#include "pages.h"
 #include "selftest/random_blocks.h"
 
 static void *room(uint64_t bytes)
 {
-    void *p = malloc(bytes + 1);
+    void *p = malloc(bytes > 0 ? bytes : 1);
     assert_non_null(p);
     return p;
 }
@@ -102,11 +103,17 @@ void cpu_lab_matrix(struct cpu_lab *l, uint32_t format, uint32_t rows, uint32_t 
         memcpy(l->biases, &factor, sizeof factor);
 }
 
-/* room gives one byte more than it is asked for. */
+/* Copies bytes to an odd address, at most a byte before a page that cannot be read. A page before them holds the
+ * size of it all. */
 static const void *copy_odd(void **memory, const void *from, uint64_t bytes)
 {
-    *memory = room(bytes);
-    return memcpy((uint8_t *)*memory + 1, from, bytes);
+    size_t page = page_bytes(), n = (bytes + page) / page * page, all = n + 2 * page;
+    uint8_t *start = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_ptr_not_equal(start, MAP_FAILED);
+    memcpy(start, &all, sizeof all);
+    assert_int_equal(mprotect(start + page + n, page, PROT_NONE), 0);
+    *memory = start;
+    return memcpy(start + page + n - bytes - (bytes % 2 == 0), from, bytes);
 }
 
 void cpu_lab_move(struct cpu_lab *to, const struct cpu_matrix *from)
@@ -114,6 +121,7 @@ void cpu_lab_move(struct cpu_lab *to, const struct cpu_matrix *from)
     const struct format *f = format_of(from->format);
     uint64_t n = (uint64_t)from->rows * from->cols, groups = format_scale_bytes(f, n);
     to->w = *from;
+    to->is_moved = true;
     to->w.weight = copy_odd(&to->weight, from->weight, format_code_bytes(f, n));
     to->w.scales = copy_odd(&to->scales, from->scales, groups);
     to->w.biases = copy_odd(&to->biases, from->biases, groups);
@@ -121,9 +129,16 @@ void cpu_lab_move(struct cpu_lab *to, const struct cpu_matrix *from)
 
 void cpu_lab_free(struct cpu_lab *l)
 {
-    free(l->weight);
-    free(l->scales);
-    free(l->biases);
+    void *const memory[] = {l->weight, l->scales, l->biases};
+    for (size_t i = 0; i < 3; i++) {
+        size_t all;
+        if (!l->is_moved) {
+            free(memory[i]);
+            continue;
+        }
+        memcpy(&all, memory[i], sizeof all);
+        munmap(memory[i], all);
+    }
 }
 
 float *cpu_lab_floats(uint64_t n, uint64_t seed)

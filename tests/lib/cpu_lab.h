@@ -10,9 +10,10 @@
 struct cpu_lab {
     struct cpu_matrix w;
     void *weight, *scales, *biases;
+    bool is_moved;
 };
 void cpu_lab_matrix(struct cpu_lab *l, uint32_t format, uint32_t rows, uint32_t cols, uint64_t seed);
-/* The same matrix at odd addresses. */
+/* The same matrix at odd addresses, where what follows cannot be read. */
 void cpu_lab_move(struct cpu_lab *to, const struct cpu_matrix *from);
 void cpu_lab_free(struct cpu_lab *l);
 
