@@ -103,8 +103,8 @@ void cpu_lab_matrix(struct cpu_lab *l, uint32_t format, uint32_t rows, uint32_t 
         memcpy(l->biases, &factor, sizeof factor);
 }
 
-/* Copies bytes to an odd address, at most a byte before a page that cannot be read. A page before them holds the
- * size of it all. */
+/* Copies bytes to an odd address; they end a page that none follows, or a byte before its end. A page before
+ * them holds the size of it all. */
 static const void *copy_odd(void **memory, const void *from, uint64_t bytes)
 {
     size_t page = page_bytes(), n = (bytes + page) / page * page, all = n + 2 * page;
