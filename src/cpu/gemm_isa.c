@@ -202,22 +202,20 @@ VEC_INLINE void prefetch_rows(const uint8_t *const rows[ROWS], uint64_t at, uint
 }
 
 #ifdef VEC_AVX
-/* Widens columns from .. from + n of ROWS rows of a block format. Prefetches like widen_affine. */
-static void widen_blocks(const struct strip *s, uint32_t first, uint32_t from, uint32_t n, float *to)
+/* Widens columns from .. from + n of a sub of a block format. Prefetches like widen_affine. */
+static void widen_blocks(const struct strip *s, uint32_t sub, uint32_t from, uint32_t n, float *to)
 {
     const struct cpu_matrix *w = s->call->w;
     uint64_t bytes = format_code_bytes(format_of(w->format), w->cols), begin = bytes * from / w->cols;
     uint64_t part = bytes * n / w->cols, next = from + n < w->cols ? part : CPU_STRIP_ROWS * bytes - begin;
-    const uint8_t *codes[ROWS];
-    uint32_t rows[ROWS];
-    rows_of(s, first, w->weight, bytes, codes);
-    for (uint32_t i = 0; i < ROWS; i++) {
-        uint32_t r = s->first + first + i;
+    uint32_t rows[SUB];
+    for (uint32_t i = 0; i < SUB; i++) {
+        uint32_t r = s->first + sub * SUB + i;
         rows[i] = r < s->call->last ? r : s->call->last - 1;
+        for (uint64_t k = 0; k < part + 1; k += 64)
+            __builtin_prefetch((const uint8_t *)w->weight + rows[i] * bytes + begin + next + k);
     }
-    prefetch_rows(codes, begin + next, part);
-    for (uint32_t i = 0; i < ROWS; i += VEC_LANES)
-        SHARED_NAME(panel_blocks)(w, rows + i, from, n, SUB, to + i);
+    SHARED_NAME(panel_blocks)(w, rows, from, n, to);
 }
 #endif
 
@@ -260,6 +258,12 @@ enum { ANY_FORMAT = FORMAT_NONE };
 VEC_INLINE void widen(const struct strip *s, uint32_t sub, uint32_t from, uint32_t n, uint32_t format,
                       float *to)
 {
+#ifdef VEC_AVX
+    if (format == ANY_FORMAT && format_is_block(s->call->w->format)) {
+        widen_blocks(s, sub, from, n, to);
+        return;
+    }
+#endif
     for (uint32_t row = 0; row < SUB; row += ROWS) {
         uint32_t first = sub * SUB + row;
         switch (format) {
@@ -276,12 +280,6 @@ VEC_INLINE void widen(const struct strip *s, uint32_t sub, uint32_t from, uint32
             widen_plain(s, first, from, n, 32, to + row);
             break;
         default:
-#ifdef VEC_AVX
-            if (format_is_block(s->call->w->format)) {
-                widen_blocks(s, first, from, n, to + row);
-                break;
-            }
-#endif
             widen_rows(s, first, from, n, to + row);
             break;
         }

@@ -304,18 +304,18 @@ void VEC_NAME(widen_blocks)(const struct cpu_matrix *w, uint32_t row, uint32_t c
 }
 
 #ifdef VEC_AVX
-enum { TURN_ROWS = VEC_LANES, TURN_COLS = 32 };
+enum { PANEL_ROWS = PAIR_LANES, TURN_ROWS = VEC_LANES, TURN_COLS = 32 };
 
 /* A unit of some rows: signed codes, and the lots' scales and biases in the order of the lanes. */
 struct rows_of_units {
-    int8_t codes[TURN_ROWS][UNIT_COLS];
-    float scales[TURN_ROWS][UNIT_PARTS], biases[TURN_ROWS][UNIT_PARTS];
+    int8_t codes[PANEL_ROWS][UNIT_COLS];
+    float scales[PANEL_ROWS][UNIT_PARTS], biases[PANEL_ROWS][UNIT_PARTS];
 };
 
 VEC_INLINE void open_rows(struct rows_of_units *r, const struct cpu_matrix *w, const struct blocks *f,
-                          const uint32_t rows[TURN_ROWS], uint32_t col, uint32_t n)
+                          const uint32_t rows[PANEL_ROWS], uint32_t col, uint32_t n)
 {
-    for (uint32_t i = 0; i < TURN_ROWS; i++) {
+    for (uint32_t i = 0; i < PANEL_ROWS; i++) {
         uint64_t block = ((uint64_t)rows[i] * w->cols + col) / f->cols;
         uint8_t last[UNIT_MOST_BYTES];
         struct unit u;
@@ -327,99 +327,87 @@ VEC_INLINE void open_rows(struct rows_of_units *r, const struct cpu_matrix *w, c
     }
 }
 
-/* Transposes 32 bytes of 8 rows. */
-VEC_INLINE void turn_bytes(const int8_t (*rows)[UNIT_COLS], uint32_t col, int8_t out[TURN_COLS][TURN_ROWS])
-{
-    __m256i r[TURN_ROWS], pairs[4], fours[4];
-    for (int i = 0; i < TURN_ROWS; i++)
-        r[i] = _mm256_loadu_si256((const __m256i *)(const void *)(rows[i] + col));
-#pragma GCC unroll 2
-    for (int k = 0; k < 2; k++) { /* each half of a register: 8 of 16 columns */
-        for (int i = 0; i < 4; i++)
-            pairs[i] = k == 0 ? _mm256_unpacklo_epi8(r[2 * i], r[2 * i + 1])
-                              : _mm256_unpackhi_epi8(r[2 * i], r[2 * i + 1]);
-        for (int i = 0; i < 2; i++) {
-            fours[i] = _mm256_unpacklo_epi16(pairs[2 * i], pairs[2 * i + 1]);
-            fours[2 + i] = _mm256_unpackhi_epi16(pairs[2 * i], pairs[2 * i + 1]);
-        }
-        for (int i = 0; i < 4; i++) { /* two columns */
-            __m256i two = i % 2 == 0 ? _mm256_unpacklo_epi32(fours[i / 2 * 2], fours[i / 2 * 2 + 1])
-                                     : _mm256_unpackhi_epi32(fours[i / 2 * 2], fours[i / 2 * 2 + 1]);
-            int c = 8 * k + 2 * i;
-            _mm_storeu_si128((__m128i *)(void *)out[c], _mm256_castsi256_si128(two));
-            _mm_storeu_si128((__m128i *)(void *)out[c + PART_COLS], _mm256_extracti128_si256(two, 1));
-        }
-    }
-}
-
-/* Transposes the lots' numbers of 8 rows. */
-VEC_INLINE void turn_lots(const float (*rows)[UNIT_PARTS], struct ivec out[UNIT_PARTS])
+/* Transposes the lots' numbers: out[lot][row]. */
+VEC_INLINE void turn_lots(const float (*rows)[UNIT_PARTS], float (*out)[PANEL_ROWS])
 {
     const void *from[TURN_ROWS];
-    for (uint32_t at = 0; at < UNIT_PARTS; at += VEC_LANES) {
-        for (uint32_t i = 0; i < TURN_ROWS; i++)
-            from[i] = rows[i] + at;
-        vec_turn(from, out + at);
+    struct ivec turned[VEC_LANES];
+    for (uint32_t row = 0; row < PANEL_ROWS; row += TURN_ROWS)
+        for (uint32_t at = 0; at < UNIT_PARTS; at += VEC_LANES) {
+            for (uint32_t i = 0; i < TURN_ROWS; i++)
+                from[i] = rows[row + i] + at;
+            vec_turn(from, turned);
+            for (uint32_t i = 0; i < VEC_LANES; i++)
+                vec_store(out[at + i] + row, vec_bits(turned[i]));
+        }
+}
+
+/* Stores four columns of codes, which are the bytes of the words, times `scale` and plus `bias`. */
+VEC_INLINE void panel_words(struct ipair words, struct pair scale, struct pair bias, bool has_bias,
+                            float *out)
+{
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; k++, out += PANEL_ROWS) {
+        struct ipair code = ipair_right_signed(k < 3 ? ipair_left(words, 24 - 8 * k) : words, 24);
+        struct pair v = pair_mul(pair_from_int(code), scale);
+        pair_store(out, has_bias ? pair_add(v, bias) : v);
     }
 }
 
-VEC_INLINE void panel_unit(const struct rows_of_units *r, const struct blocks *f, uint32_t n, uint32_t stride,
-                           float *out)
+VEC_INLINE void panel_unit(const struct rows_of_units *r, const struct blocks *f, uint32_t n, float *out)
 {
-    struct ivec scales[UNIT_PARTS], biases[UNIT_PARTS];
+    float scales[UNIT_PARTS][PANEL_ROWS], biases[UNIT_PARTS][PANEL_ROWS];
+    const bool has_bias = f->n_biases > 0;
     turn_lots(r->scales, scales);
-    if (f->n_biases > 0)
+    if (has_bias)
         turn_lots(r->biases, biases);
     for (uint32_t col = 0; col < n; col += TURN_COLS) {
-        int8_t turned[TURN_COLS][TURN_ROWS];
-        turn_bytes(r->codes, col, turned);
-#pragma GCC unroll 2
-        for (uint32_t k = 0; k < TURN_COLS; k += PART_COLS) {
-            uint32_t at = lane_lot((col + k) / PART_COLS);
-            struct vec scale = vec_bits(scales[at]),
-                       bias = f->n_biases > 0 ? vec_bits(biases[at]) : vec_zero();
-            for (uint32_t c = k; c < k + PART_COLS; c++, out += stride) {
-                __m128i codes = _mm_loadl_epi64((const __m128i *)(const void *)turned[c]);
-                struct vec v = {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(codes))};
-                v = vec_mul(v, scale);
-                vec_store(out, f->n_biases > 0 ? vec_add(v, bias) : v);
-            }
+        const void *rows[PANEL_ROWS];
+        struct ipair words[TURN_COLS / 4];
+        for (uint32_t i = 0; i < PANEL_ROWS; i++)
+            rows[i] = r->codes[i] + col;
+        ipair_turn(rows, words);
+#pragma GCC unroll 8
+        for (uint32_t c = 0; c < TURN_COLS; c += 4, out += (size_t)4 * PANEL_ROWS) {
+            uint32_t at = lane_lot((col + c) / PART_COLS);
+            panel_words(words[c / 4], pair_load(scales[at]), has_bias ? pair_load(biases[at]) : pair_set1(0),
+                        has_bias, out);
         }
     }
 }
 
-VEC_INLINE void panel_all(const struct cpu_matrix *w, const struct blocks *f, const uint32_t rows[TURN_ROWS],
-                          uint32_t col, uint32_t n, uint32_t stride, float *out)
+VEC_INLINE void panel_all(const struct cpu_matrix *w, const struct blocks *f, const uint32_t rows[PANEL_ROWS],
+                          uint32_t col, uint32_t n, float *out)
 {
-    for (uint32_t c = 0; c < n; c += UNIT_COLS, out += (size_t)UNIT_COLS * stride) {
+    for (uint32_t c = 0; c < n; c += UNIT_COLS, out += (size_t)UNIT_COLS * PANEL_ROWS) {
         struct rows_of_units r;
         uint32_t part = n - c < UNIT_COLS ? n - c : UNIT_COLS;
         open_rows(&r, w, f, rows, col + c, part);
-        panel_unit(&r, f, part, stride, out);
+        panel_unit(&r, f, part, out);
     }
 }
 
 #define PANEL_OF(name, n_biases)                                                                             \
-    static void panel_##name(const struct cpu_matrix *w, const uint32_t rows[TURN_ROWS], uint32_t col,       \
-                             uint32_t n, uint32_t stride, float *out)                                        \
+    static void panel_##name(const struct cpu_matrix *w, const uint32_t rows[PANEL_ROWS], uint32_t col,      \
+                             uint32_t n, float *out)                                                         \
     {                                                                                                        \
         const struct blocks f = BLOCKS_OF(name, n_biases);                                                   \
-        panel_all(w, &f, rows, col, n, stride, out);                                                         \
+        panel_all(w, &f, rows, col, n, out);                                                                 \
     }
 EACH_KNOWN(PANEL_OF)
 
-void VEC_NAME(panel_blocks)(const struct cpu_matrix *w, const uint32_t rows[TURN_ROWS], uint32_t col,
-                            uint32_t n, uint32_t stride, float *out)
+void VEC_NAME(panel_blocks)(const struct cpu_matrix *w, const uint32_t rows[PANEL_ROWS], uint32_t col,
+                            uint32_t n, float *out)
 {
     const struct blocks any = blocks_for(w->format);
     switch (w->format) {
 #define CALL_PANEL(name, n_biases)                                                                           \
     case FORMAT_G_##name:                                                                                    \
-        panel_##name(w, rows, col, n, stride, out);                                                          \
+        panel_##name(w, rows, col, n, out);                                                                  \
         break;
         EACH_KNOWN(CALL_PANEL)
     default:
-        panel_all(w, &any, rows, col, n, stride, out);
+        panel_all(w, &any, rows, col, n, out);
         break;
     }
 }

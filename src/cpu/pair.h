@@ -155,6 +155,11 @@ VEC_INLINE struct ipair ipair_right(struct ipair x, int by)
     return (struct ipair){_mm512_srli_epi32(x.v, (unsigned)by)};
 }
 
+VEC_INLINE struct ipair ipair_right_signed(struct ipair x, int by)
+{
+    return (struct ipair){_mm512_srai_epi32(x.v, (unsigned)by)};
+}
+
 /* Returns the sum of both halves. */
 VEC_INLINE struct vec pair_fold(struct pair x)
 {
@@ -313,6 +318,11 @@ VEC_INLINE struct ipair ipair_left(struct ipair x, int by)
 VEC_INLINE struct ipair ipair_right(struct ipair x, int by)
 {
     return (struct ipair){ivec_right(x.low, by), ivec_right(x.high, by)};
+}
+
+VEC_INLINE struct ipair ipair_right_signed(struct ipair x, int by)
+{
+    return (struct ipair){ivec_right_signed(x.low, by), ivec_right_signed(x.high, by)};
 }
 
 VEC_INLINE struct vec pair_fold(struct pair x)

@@ -20,10 +20,10 @@ cpu_quantise_fn SHARED_NAME(quantise);
 cpu_gemv_fn SHARED_NAME(gemv);
 cpu_gemv_fn SHARED_NAME(gemv_blocks);
 cpu_widen_fn SHARED_NAME(widen_blocks);
-/* Writes the weights of columns col to col + n - 1 of 8 rows of a block format: out[c * stride + i] is of row
+/* Writes the weights of columns col to col + n - 1 of 16 rows of a block format: out[16 * c + i] is of row
  * rows[i]. col: a multiple of 256, n: of 64. Only sets with AVX2 have it. */
-void SHARED_NAME(panel_blocks)(const struct cpu_matrix *w, const uint32_t rows[8], uint32_t col, uint32_t n,
-                               uint32_t stride, float *out);
+void SHARED_NAME(panel_blocks)(const struct cpu_matrix *w, const uint32_t rows[16], uint32_t col, uint32_t n,
+                               float *out);
 cpu_pack_fn SHARED_NAME(pack);
 cpu_gemm_fn VEC_NAME(gemm);
 cpu_widen_fn VEC_NAME(widen);
