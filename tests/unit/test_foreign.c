@@ -74,6 +74,8 @@ static const struct line lines[] = {
     {"run", "--jinja --no-warmup", "", "--jinja: the model's chat template"},
     {"run", "-rea off", "--no-think", NULL},
     {"run", "--reasoning-budget -1", "", "not limited"},
+    {"run", "--reasoning-effort max", "--effort max", NULL},
+    {"run", "--reasoning-effort default", "", "template decides"},
     {"run", "--reasoning-budget 500", "--think-budget 500", NULL},
     {"run", "-lv 1 -p x", "--log-level=error -p x", NULL},
     {"run", "-lv 3 -p x", "--log-level=info -p x", NULL},

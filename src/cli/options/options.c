@@ -46,7 +46,7 @@ static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct",
                   PREFETCH[] = "auto, none, previous, router or both",
                   CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
                   KV_TYPE[] = "auto, f32, f16 or q8_0",
-                  EFFORT[] = "none, minimal, low, medium, high or xhigh",
+                  EFFORT[] = "none, minimal, low, medium, high, xhigh or max",
                   COLOR[] = "auto, always or never";
 /* Values that completion offers: these flags take others too, or are checked elsewhere. */
 static const char DEVICES[] = "auto, cpu or reference",
@@ -97,7 +97,7 @@ static const char LOG_LEVEL[] = "error, warn or info";
     TEXT(NULL, "chat-template-kwargs", "JSON", chat_template_kwargs, "more variables of the chat template"), \
     SWITCH(NULL, "think", think, "think first (default: the chat template's choice)"), \
     SWITCH(NULL, "no-think", no_think, "answer without thinking first"), \
-    CHOICE("effort", "LEVEL", effort, EFFORT, "none, minimal, low, medium, high, xhigh"), \
+    CHOICE("effort", "LEVEL", effort, EFFORT, "none, minimal, low, medium, high, xhigh, max"), \
     INT(NULL, "think-budget", "N", think_budget, 0, MAX_TOKENS, "end the thinking after N tokens")
 
 /* How an answer is chosen. */
