@@ -180,7 +180,7 @@ static const struct flag run_flags[] = {
 };
 
 static const struct flag convert_flags[] = {
-    MAY_OPERAND("SRC", src, "safetensors (MLX, bf16, f16, f32, fp8), or GGUF"),
+    MAY_OPERAND("SRC", src, "MLX, f32, f16, bf16, fp8, nvfp4, mxfp4, int4, GGUF"),
     MAY_OPERAND("DST", dst, "directory to write; must not exist"),
     INT(NULL, "bits", "N", bits, 1, MAX_TOKENS, "bits per weight: 2, 3, 4, 5, 6, 8 (4, or as in SRC)"),
     INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns per scale: 32, 64, 128 (64)"),
