@@ -360,7 +360,7 @@ static bool has(const struct defaults_command *c, const bool *given, size_t at)
     return false;
 }
 
-/* A setting is not used if the command line has a flag that excludes it. */
+/* A setting is not used if the command line has a flag that excludes it, or lacks the one that it goes with. */
 static bool is_used(const struct defaults_command *c, const struct flag *f, const bool *given,
                     const void *into)
 {
@@ -397,6 +397,9 @@ static bool is_used(const struct defaults_command *c, const struct flag *f, cons
     for (size_t i = 0; i < COUNT(rivals); i++)
         if (rivals[i].at == f->at && has(c, given, rivals[i].excluded_by))
             return false;
+    if ((f->at == AT(parallel) || f->at == AT(replicate)) && c->flags == run_flags &&
+        !has(c, given, AT(batch)))
+        return false;
     if (f->at == AT(gpu_memory) && has(c, given, AT(device)))
         return !check_takes_cpu(o->device);
     return c->flags != inspect_flags || f->at != AT(model) || !(o->trace || o->usage);
