@@ -562,8 +562,8 @@ static int end(struct writer *w, struct moeflux_err *e)
     return rc || w->answer->stop_text ? rc : end_stops(w, e);
 }
 
-/* Names what has ended the answer, once everything is given out: what was held back may have been a stop text,
- * and a complete call counts for more than the token that ends it. */
+/* Names what has ended the answer, once everything is given out: what was held back may have been a stop
+ * text, and a complete call counts for more than the token that ends it. */
 static int name_stop(struct writer *w, struct moeflux_err *e)
 {
     struct answer *a = w->answer;

@@ -643,7 +643,7 @@ static void a_stop_that_is_a_control_token_ends_the_answer_there(void **state)
     json_t *tools = json_array();
     static const struct {
         const char *says, *events, *text;
-        size_t first, n; /* of `stops` */
+        size_t first, n; /* a part of `stops` */
         bool keeps, ends;
     } cases[] = {
         /* What was held back for another stop comes out. */

@@ -444,7 +444,7 @@ static void deepseek_v41_has_system_texts_anywhere_and_says_how_much_it_thinks(v
 #undef SYSTEM_TEXT
 }
 
-/* ---- DeepSeek's own programs, as far as users meet them: efforts, tools, results, thoughts ---- */
+/* ---- what DeepSeek's own programs write: efforts, tools, results, thoughts ---- */
 
 /* Renders with the family's template and expects the beginning of the text, or its end. */
 static void expect_whole(const struct chat *c, const char *messages, const char *tools, const char *want,

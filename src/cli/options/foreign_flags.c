@@ -254,7 +254,7 @@ const struct foreign_flag foreign_flags[] = {
     ALIAS("--format", "*", "--json-schema"),
     ALWAYS("--keepalive", "*", "a model stays loaded until the program ends"),
     NONE("--nowordwrap", "--color never prints lines as they are"),
-    NONE("--hidethinking", "thinking is dim on a terminal and hidden elsewhere; with --no-think there is none"),
+    NONE("--hidethinking", "thinking is dim on a terminal, hidden elsewhere; --no-think: none"),
     NONE("--insecure", DOWNLOAD),
 
     /* Programs */

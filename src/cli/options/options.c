@@ -360,7 +360,7 @@ static bool has(const struct defaults_command *c, const bool *given, size_t at)
     return false;
 }
 
-/* A setting is not used if the command line has a flag that excludes it, or lacks the one that it goes with. */
+/* A setting is not used if the command line has a flag that excludes it, or lacks the one it goes with. */
 static bool is_used(const struct defaults_command *c, const struct flag *f, const bool *given,
                     const void *into)
 {

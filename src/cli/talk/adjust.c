@@ -186,9 +186,10 @@ static int take(struct options *o, const char *word, struct moeflux_err *e)
     while (effort_word((uint32_t)effort, name) && strcmp(name, word) != 0)
         effort++;
     if (!effort_word((uint32_t)effort, name))
-        return err_set(e, ERR_USAGE,
-                       "/think: expected on, off, auto, minimal, low, medium, high, xhigh or max, found \"%.40s\"",
-                       word);
+        return err_set(
+            e, ERR_USAGE,
+            "/think: expected on, off, auto, minimal, low, medium, high, xhigh or max, found \"%.40s\"",
+            word);
     o->effort = effort;
     return 0;
 }

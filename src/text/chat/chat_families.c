@@ -114,8 +114,8 @@ static const char deepseek32[] =
     "{{- ('' if c.function.arguments else '\\n') + '</" DSML invoke ">\\n' }}{%- endfor %}" \
     "{{- '</" DSML calls ">' }}{%- endif %}"
 
-/* Makes ns.results, the results of calls: those of one turn in the order of the calls. ns.run: {call, text} of
- * the turn so far; ns.order: places of the last calls by their ids. Goes through ns.results with ns.n. */
+/* Makes ns.results, the results of calls: those of one turn in the order of the calls. ns.run: {call, text}
+ * of the turn so far; ns.order: places of the last calls by their ids; ns.n: results that are written. */
 #define V4_RESULTS \
     "{%- set ns.results = [] %}{%- set ns.run = [] %}{%- set ns.order = {} %}{%- set ns.n = 0 %}" \
     "{%- for m in messages + [{'role': 'assistant'}] %}" \
@@ -147,9 +147,9 @@ static const char deepseek4[] =
     "{{- bos_token }}"
     "{%- if thinks and reasoning_effort == 'max' %}"
     "{{- 'Reasoning Effort: Absolute maximum with no shortcuts permitted.\\n"
-    "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the root "
-    "cause, rigorously stress-testing your logic against all potential paths, edge cases, and adversarial "
-    "scenarios.\\n"
+    "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the "
+    "root cause, rigorously stress-testing your logic against all potential paths, edge cases, and "
+    "adversarial scenarios.\\n"
     "Explicitly write out your entire deliberation process, documenting every intermediate step, considered "
     "alternative, and rejected hypothesis to ensure absolutely no assumption is left unchecked.\\n\\n' }}"
     "{%- endif %}"

@@ -13,7 +13,7 @@ static const struct {
     const char *name;
     /* what templates call it, the nearest first; a name of its own comes before those of others */
     const char *words[MAX_WORDS];
-    int level;           /* as in `levels` */
+    int level;           /* one of `levels`; 0: none */
     const char *harmony; /* gpt-oss has three efforts, and writes any word into its prompt */
     int64_t budget;      /* tokens; -1: no limit */
 } efforts[CHAT_N_EFFORTS] = {
@@ -54,7 +54,7 @@ static int level_of(const char *word)
 
 /* What a template makes of a word that it does not know. */
 struct fallback {
-    struct chat_text text; /* of a question */
+    struct chat_text text; /* a question */
     bool fails;            /* the template refuses the word */
     const char *word;      /* the effort that the text names, one of `levels`; NULL: none */
 };
@@ -97,7 +97,8 @@ static const char *find_name(const char *text, const char *other)
     return found;
 }
 
-/* Finds out whether the template distinguishes a word from those that it does not know. text: its question. */
+/* Finds out whether the template distinguishes a word from those that it does not know. text: the question
+ * with the word. */
 static int is_known(struct chat *c, const char *word, const struct fallback *f, struct chat_text *text,
                     bool *known, struct moeflux_err *e)
 {
