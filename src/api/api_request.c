@@ -65,7 +65,7 @@ static void pass_think(const json_t *in, json_t *out, struct refusal *refusal)
         refusal_field(refusal, "think", "think: expected true, false or an effort, found %s",
                       fields_kind(think));
     else if (is_effort && chat_effort_find(json_string_value(think)) == CHAT_N_EFFORTS)
-        refusal_field(refusal, "think", "think: expected an effort from none to xhigh, found \"%.40s\"",
+        refusal_field(refusal, "think", "think: expected an effort from none to max, found \"%.40s\"",
                       json_string_value(think));
     else if (!json_object_get(out, as))
         set(out, as, json_incref(think), refusal);

@@ -45,6 +45,8 @@ struct writer {
     bool is_free;    /* the answer is thinking: the constraint has not begun */
     bool may_think;  /* the next token may be the one that opens the thinking */
     bool has_called; /* the call that ends the answer is complete */
+    /* the stop that is the last token's text, borrowed from the options; NULL: none */
+    const char *stop_token;
     struct closing closing;
 };
 
@@ -416,6 +418,19 @@ static int choose(struct answer *a, const struct answer_options *o, struct gener
                : rc;
 }
 
+/* Returns the stop that is the text of an added token and no tag of a call; NULL: none. */
+static const char *find_stop_token(const struct writer *w, int32_t id)
+{
+    const struct tokenizer *t = w->generator->tokenizer;
+    const char *bytes;
+    bool may_be = w->options->n_stops > 0 && t && tokenizer_is_added(t, id) && !is_tool_tag(w, id);
+    size_t n = may_be ? tokenizer_bytes(t, id, &bytes) : 0;
+    for (size_t i = 0; n > 0 && i < w->options->n_stops; i++)
+        if (strlen(w->options->stops[i]) == n && memcmp(w->options->stops[i], bytes, n) == 0)
+            return w->options->stops[i];
+    return NULL;
+}
+
 /* Writes a token. Returns 1 if the answer continues; else a->stop is what ended it. */
 static int take(struct writer *w, const struct generator *s, int32_t id, struct moeflux_err *e)
 {
@@ -425,11 +440,12 @@ static int take(struct writer *w, const struct generator *s, int32_t id, struct 
     int rc = token_list_add(&a->tokens, id, e);
     a->n_pending += rc == 0;
     w->closing.n_thought += thinks(w);
+    w->stop_token = is_end ? NULL : find_stop_token(w, id);
     if (rc == 0)
-        rc = write_token(w, id, is_end, e);
+        rc = write_token(w, id, is_end || w->stop_token, e);
     if (rc)
         return rc;
-    a->stop = a->stop_text                        ? MOEFLUX_STOP_TEXT
+    a->stop = a->stop_text || w->stop_token       ? MOEFLUX_STOP_TEXT
               : w->has_called                     ? MOEFLUX_STOP_CALLS
               : is_end                            ? MOEFLUX_STOP_EOS
               : a->tokens.n == (uint64_t)o->limit ? MOEFLUX_STOP_LENGTH
@@ -546,6 +562,23 @@ static int end(struct writer *w, struct moeflux_err *e)
     return rc || w->answer->stop_text ? rc : end_stops(w, e);
 }
 
+/* Names what has ended the answer, once everything is given out: what was held back may have been a stop
+ * text, and a complete call counts for more than the token that ends it. */
+static int name_stop(struct writer *w, struct moeflux_err *e)
+{
+    struct answer *a = w->answer;
+    bool is_token = w->stop_token && !a->stop_text;
+    if (is_token) {
+        a->stop_text = w->stop_token;
+        str_add_text(&w->ready, w->options->keep_stop ? a->stop_text : "");
+    }
+    if ((is_token || a->stop == MOEFLUX_STOP_EOS) && has_complete_call(a))
+        a->stop = MOEFLUX_STOP_CALLS;
+    else if (a->stop_text)
+        a->stop = MOEFLUX_STOP_TEXT;
+    return is_token ? give_ready(w, CHAT_ANSWER, e) : 0;
+}
+
 /* Finds where the prompt leaves the answer, and prepares its readers. */
 static int begin(struct writer *w, const struct generator *s, struct moeflux_err *e)
 {
@@ -608,11 +641,8 @@ int answer_run(struct answer *a, struct generator *s, const struct answer_option
     }
     if (!rc)
         rc = end(&w, e);
-    /* What was held back may have been a stop text. */
-    if (!rc && a->stop_text)
-        a->stop = MOEFLUX_STOP_TEXT;
-    else if (!rc && a->stop == MOEFLUX_STOP_EOS && has_complete_call(a))
-        a->stop = MOEFLUX_STOP_CALLS;
+    if (!rc)
+        rc = name_stop(&w, e);
     free_writer(&w);
     return rc;
 }

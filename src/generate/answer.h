@@ -40,7 +40,8 @@ struct answer_options {
     int64_t limit; /* tokens; negative: none */
     bool ignore_eos;
     bool chat; /* separate the template's parts, such as thinking; false: all text is the answer */
-    /* [n_stops] texts that end the answer and are not shown. They are not searched in the thinking. */
+    /* [n_stops] texts that end the answer and are not shown. They are not searched in the thinking. One that
+     * is the text of an added token also ends the answer where that token is sampled. */
     const char *const *stops;
     size_t n_stops;
     bool keep_stop; /* the stop text is shown as the end of the answer */

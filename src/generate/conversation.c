@@ -160,8 +160,10 @@ static int take_tokens(struct conversation *c, const struct generator *s, const 
 {
     int32_t last = a->tokens.n ? a->tokens.ids[a->tokens.n - 1] : -1;
     bool end_of_turn = a->tokens.n && last == s->chat.turn_close;
-    /* An end-of-text token that is not the end of a turn must not stand in the middle of a conversation. */
-    bool keep = end_of_turn || (a->stop != MOEFLUX_STOP_EOS && a->stop != MOEFLUX_STOP_CALLS);
+    /* A control token that ended the answer and is not the end of a turn must not stand in the middle of a
+     * conversation. */
+    bool is_token = a->stop == MOEFLUX_STOP_TEXT && a->tokens.n && tokenizer_is_added(s->tokenizer, last);
+    bool keep = end_of_turn || (a->stop != MOEFLUX_STOP_EOS && a->stop != MOEFLUX_STOP_CALLS && !is_token);
     size_t n = a->tokens.n && !keep ? a->tokens.n - 1 : a->tokens.n;
     int rc = 0;
     for (size_t i = 0; !rc && i < n; i++)

@@ -25,9 +25,9 @@ static void set_effort(struct json_view *v, const json_t *value, const char *key
     if (v->rc || !value)
         return;
     if (effort == CHAT_N_EFFORTS) {
-        v->rc =
-            err_set(v->e, ERR_FORMAT, "%s: %s: expected none, minimal, low, medium, high or xhigh, found %s",
-                    v->where, key, json_quote(value).text);
+        v->rc = err_set(v->e, ERR_FORMAT,
+                        "%s: %s: expected none, minimal, low, medium, high, xhigh or max, found %s", v->where,
+                        key, json_quote(value).text);
         return;
     }
     o->effort = effort;

@@ -53,6 +53,14 @@ run 2 "$MOEFLUX" --log-level much -p x
 run 0 "$MOEFLUX" --raw -p 'Hello' -n 1 --log-level info --active-experts 2
 err_line '^moeflux: 2 of 32 '
 
+claim settings_of_batches_and_servers_are_no_matter_to_one_answer
+settings "model = $model" 'no-think = true' 'temp = 0' 'parallel = 2' 'replicate = true'
+ask
+printf '{"prompt": "Hello", "max_tokens": 1}\n' >"$tmp/one.jsonl"
+settings "model = $model" 'no-think = true' 'parallel = 2'
+run 0 "$MOEFLUX" --batch "$tmp/one.jsonl"
+fails 2 '^moeflux: --parallel goes with --batch' --parallel 2 -p x
+
 claim a_path_may_begin_at_home
 ln -s "$PWD/$model" "$tmp/of-home"
 # shellcheck disable=SC2088 # the program expands it

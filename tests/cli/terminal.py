@@ -271,6 +271,7 @@ def thinking_is_switched_within_a_conversation(state):
                         ('/no_think', 'off')):
         assert 'thinking: ' + means in t.ask(word), word
     assert 'thinking: low' in t.ask('/think low')
+    assert 'thinking: max' in t.ask('/think max')
     assert 'expected on, off' in t.ask('/think much')
     assert 'thinking: off' in t.ask('/think off')
     assert not t.ask('What is 47 + 38?').startswith(dim)

@@ -7,12 +7,16 @@ The templates are not stored: they are llama.cpp's models/templates, and chat_te
 Of each there are a hash of its text and the hashes of its renderings; "-": jinja2 refuses the conversation.
 test_templates reads it with MOEFLUX_TEMPLATES=DIR.
 
+DeepSeek-V4 has no template; what its own program writes, encoding_dsv4.py in DIR, is there as well. "?": that program
+takes no such conversation.
+
 usage: TZ=UTC template_cases.py [--texts] DIR > tests/data/templates.json
 --texts: writes the renderings instead of their hashes, so that a difference can be seen.
 """
 
 import copy
 import datetime
+import importlib.util
 import json
 import pathlib
 import sys
@@ -106,6 +110,29 @@ def render_all(source, all_contexts):
     return made
 
 
+def encode_all(path, all_contexts):
+    """What encoding_dsv4.py writes, with tools where it expects them: in the first system message."""
+    spec = importlib.util.spec_from_file_location("encoding", path)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    made = []
+    for context in map(copy.deepcopy, all_contexts):
+        messages = context["messages"]
+        for one in (c["function"] for m in messages for c in m.get("tool_calls") or []):
+            if not isinstance(one["arguments"], str):
+                one["arguments"] = json.dumps(one["arguments"], ensure_ascii=False)
+        if context["tools"] and messages[0]["role"] != "system":
+            messages.insert(0, says("system", ""))
+        if context["tools"]:
+            messages[0]["tools"] = context["tools"]
+        try:
+            made.append(context["bos_token"] + program.encode_messages(
+                messages, "thinking" if context.get("thinking") else "chat", add_default_bos_token=False))
+        except TypeError:
+            made.append(None)
+    return made
+
+
 def hash_of(text):
     """FNV-1a of 64 bits."""
     h = 0xcbf29ce484222325
@@ -125,8 +152,10 @@ def main():
         made = render_all(source, all_contexts)
         hashes = " ".join("-" if m is None else hash_of(m) for m in made)
         templates[path.name] = [hash_of(source), made if texts else hashes]
-    print(json.dumps({"now": NOW, "contexts": all_contexts, "templates": templates}, ensure_ascii=False,
-                     separators=(",", ":")))
+    encoded = encode_all(pathlib.Path(sys.argv[-1], "encoding_dsv4.py"), all_contexts)
+    encoders = {"deepseek-v4": " ".join("?" if e is None else hash_of(e) for e in encoded)}
+    print(json.dumps({"now": NOW, "contexts": all_contexts, "templates": templates, "encoders": encoders},
+                     ensure_ascii=False, separators=(",", ":")))
 
 
 if __name__ == "__main__":

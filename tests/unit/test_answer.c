@@ -636,9 +636,52 @@ static void a_stop_text_is_looked_for_in_the_text_and_not_in_calls(void **state)
     json_decref(tools);
 }
 
+static void a_stop_that_is_a_control_token_ends_the_answer_there(void **state)
+{
+    static const char *const stops[] = {"nowhere", "<|im_end|>", "it S", "</tool_call>", "</think>"};
+    static const char call[] = "</think>\n\n" CALL("f", "{}") "<|im_end|>more";
+    json_t *tools = json_array();
+    static const struct {
+        const char *says, *events, *text;
+        size_t first, n; /* a part of `stops` */
+        bool keeps, ends;
+    } cases[] = {
+        /* What was held back for another stop comes out. */
+        {"</think>\n\nsay it <|im_end|>more", "say it ", "<|im_end|>", 1, 2, false, false},
+        {"</think>\n\nsay <|im_end|>more", "say <|im_end|>", "<|im_end|>", 1, 1, true, false},
+        {"</think>\n\nsay it S<|im_end|>more", "say ", "it S", 1, 2, false, false},
+        /* It ends the thinking, too. */
+        {"hm</think>\n\nsay", "hm", "</think>", 4, 1, false, false},
+        {"hm<|im_end|>\n\nsay", "hm", "<|im_end|>", 0, 2, false, false},
+        /* An end of text stays one. */
+        {"</think>\n\nsay<|im_end|>more", "say", NULL, 1, 1, false, true},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct answer_options o = {.stops = stops + cases[i].first,
+                                   .n_stops = cases[i].n,
+                                   .keep_stop = cases[i].keeps,
+                                   .ignore_eos = !cases[i].ends};
+        struct answer a = say(cases[i].says, o, cases[i].events, NULL);
+        assert_int_equal(a.stop, cases[i].ends ? MOEFLUX_STOP_EOS : MOEFLUX_STOP_TEXT);
+        assert_true(!a.stop_text == !cases[i].text);
+        if (a.stop_text)
+            assert_string_equal(a.stop_text, cases[i].text);
+        answer_free(&a);
+    }
+    /* A tag of a call is part of the call, and a complete call counts for more than the token after it. */
+    struct answer_options o = {.tools = tools, .stops = stops, .n_stops = 4, .ignore_eos = true};
+    struct answer a = say(call, o, "<f|{}>", NULL);
+    assert_int_equal(a.stop, MOEFLUX_STOP_CALLS);
+    assert_int_equal(a.n_calls, 1);
+    answer_free(&a);
+    json_decref(tools);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_stop_that_is_a_control_token_ends_the_answer_there),
         cmocka_unit_test(a_stop_text_ends_the_answer_wherever_it_parts_the_tokens),
         cmocka_unit_test(what_is_held_back_for_a_stop_comes_out_at_the_end),
         cmocka_unit_test(a_stop_text_is_not_looked_for_in_the_thinking),

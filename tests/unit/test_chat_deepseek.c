@@ -444,6 +444,212 @@ static void deepseek_v41_has_system_texts_anywhere_and_says_how_much_it_thinks(v
 #undef SYSTEM_TEXT
 }
 
+/* ---- what DeepSeek's own programs write: efforts, tools, results, thoughts ---- */
+
+/* Renders with the family's template and expects the beginning of the text, or its end. */
+static void expect_whole(const struct chat *c, const char *messages, const char *tools, const char *want,
+                         bool is_end)
+{
+    struct moeflux_err e = {0};
+    struct chat_text text = {0};
+    json_t *list = conversation(messages), *known = tools ? conversation(tools) : NULL;
+    struct chat_prompt p = {.messages = list, .tools = known, .opens_answer = true};
+    check_ok(chat_render(c, &p, &text, &e), &e);
+    size_t n = strlen(want);
+    assert_true(text.text.len >= n);
+    const char *part = str_text(&text.text) + (is_end ? text.text.len - n : 0);
+    if (strncmp(part, want, n) != 0)
+        fail_msg("%s", str_text(&text.text));
+    chat_text_free(&text);
+    json_decref(list);
+    json_decref(known);
+}
+
+static const char ONE_TOOL[] = "[{\"type\": \"function\", \"function\": {\"name\": \"f\"}}]";
+
+static void deepseek_v4_says_that_it_thinks_most(void **state)
+{
+    static const char most[] = BEGIN
+        "Reasoning Effort: Absolute maximum with no shortcuts permitted.\n"
+        "You MUST be very thorough in your thinking and comprehensively decompose the problem to "
+        "resolve the root cause, rigorously stress-testing your logic against all potential paths, edge "
+        "cases, and adversarial scenarios.\n"
+        "Explicitly write out your entire deliberation process, documenting every intermediate step, "
+        "considered alternative, and rejected hypothesis to ensure absolutely no assumption is left "
+        "unchecked.\n\n";
+    static const struct {
+        enum chat_effort effort;
+        bool is_most;
+        int64_t budget;
+    } cases[] = {{CHAT_EFFORT_XHIGH, true, -1},
+                 {CHAT_EFFORT_HIGH, false, -1},
+                 {CHAT_EFFORT_LOW, false, 2048},
+                 {CHAT_EFFORT_AUTO, false, -1}};
+    (void)state;
+    struct tokenizer *t = open_with(true, NULL);
+    struct moeflux_err e = {0};
+    struct chat c;
+    chats_open(&c, t, "deepseek-v4", CHAT_THINKING_ON);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct str want = {0};
+        check_ok(chat_use_effort(&c, cases[i].effort, &e), &e);
+        assert_int_equal(chat_effort_budget(&c), cases[i].budget);
+        str_addf(&want, "%sS" USER "a" ASSISTANT "<think>", cases[i].is_most ? most : BEGIN);
+        chats_expect(&c, chats_messages("system", "S", "user", "a"), str_text(&want));
+        str_free(&want);
+    }
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+static void tools_stand_on_their_own_without_a_system_text(void **state)
+{
+    static const char *const families[][2] = {{"deepseek-v3.2", BEGIN "\n\n## Tools\n\nYou have"},
+                                              {"deepseek-v4", BEGIN "\n\n## Tools\n\nYou have"},
+                                              {"deepseek-v4.1", BEGIN "<｜System｜>\n\n## Tools\n\nYou"}};
+    (void)state;
+    struct tokenizer *t = open_with(true, NULL);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        struct chat c;
+        chats_open(&c, t, families[i][0], CHAT_THINKING_OFF);
+        expect_whole(&c, "[{\"role\": \"user\", \"content\": \"a\"}]", ONE_TOOL, families[i][1], false);
+        chat_free(&c);
+    }
+    tokenizer_free(t);
+}
+
+/* A call of f by its id. */
+#define CALL(id)         "{\"id\": \"" id "\", \"function\": {\"name\": \"f\", \"arguments\": {}}}"
+#define RESULT(id, text) "{\"role\": \"tool\", \"tool_call_id\": \"" id "\", \"content\": \"" text "\"}, "
+
+static void results_stand_in_the_order_of_their_calls(void **state)
+{
+    static const char messages[] =
+        "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\", "
+        "\"tool_calls\": [" CALL("x") ", " CALL("y") ", " CALL("z") "]}, " RESULT("z", "3")
+            RESULT("y", "2 <think>") "{\"role\": \"user\", \"content\": \"b\"}, " RESULT("x", "1")
+                RESULT("?", "0") "{\"role\": \"user\", \"content\": \"c\"}, {\"role\": \"assistant\", "
+                                 "\"content\": \"d\", \"tool_calls\": [" CALL("x") "]}, " RESULT(
+                                     "x", "4") "{\"role\": \"user\", \"content\": \"e\"}]";
+    static const char *const families[] = {"deepseek-v4", "deepseek-v4.1"};
+    (void)state;
+    struct tokenizer *t = open_with(true, NULL);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        struct token_list got = {0};
+        struct chat c;
+        size_t n = 0;
+        chats_open(&c, t, families[i], CHAT_THINKING_OFF);
+        const char *calls = i ? " calls" : "tool_calls", *invoke = i ? " invoke" : "invoke";
+        struct str want = {0};
+        str_addf(&want,
+                 END USER
+                 "<tool_result>1</tool_result>\n\n<tool_result>0</tool_result>\n\nb\n\n"
+                 "<tool_result>2 <think></tool_result>\n\n<tool_result>3</tool_result>\n\nc" ASSISTANT
+                 "</think>d\n\n<" DSML "%s>\n<" DSML "%s name=\"f\">\n\n</" DSML "%s>\n</" DSML "%s>" END USER
+                 "<tool_result>4</tool_result>\n\ne" ASSISTANT "</think>",
+                 calls, invoke, invoke, calls);
+        expect_whole(&c, messages, NULL, str_text(&want), true);
+        str_free(&want);
+        chats_prompt(&c, conversation(messages), &got, NULL);
+        for (size_t k = 0; k < got.n; k++)
+            n += got.ids[k] == tokenizer_added_id(t, "<think>");
+        assert_int_equal(n, 0); /* the result's is text */
+        token_list_free(&got);
+        chat_free(&c);
+    }
+    tokenizer_free(t);
+}
+
+static void old_thoughts_stay_with_tools_alone(void **state)
+{
+    static const char messages[] =
+        "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"b\", "
+        "\"reasoning_content\": \"hm\", \"tool_calls\": [" CALL("x") "]}, " RESULT(
+            "x", "1") "{\"role\": \"assistant\", \"content\": \"c\", \"reasoning_content\": \"so\"}, "
+                      "{\"role\": \"user\", \"content\": \"d\"}]";
+    static const char *const families[] = {"deepseek-v4", "deepseek-v4.1"};
+    (void)state;
+    struct tokenizer *t = open_with(true, NULL);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        struct chat c;
+        chats_open(&c, t, families[i], CHAT_THINKING_ON);
+        expect_whole(
+            &c, messages, NULL,
+            USER "<tool_result>1</tool_result>" ASSISTANT "</think>c" END USER "d" ASSISTANT "<think>", true);
+        expect_whole(&c, messages, ONE_TOOL,
+                     USER "<tool_result>1</tool_result>" ASSISTANT "<think>so</think>c" END USER "d" ASSISTANT
+                          "<think>",
+                     true);
+        chat_free(&c);
+    }
+    tokenizer_free(t);
+}
+
+static void deepseek_v32_writes_a_line_for_no_arguments(void **state)
+{
+    (void)state;
+    struct tokenizer *t = open_with(true, NULL);
+    struct chat c;
+    chats_open(&c, t, "deepseek-v3.2", CHAT_THINKING_OFF);
+    expect_whole(&c,
+                 "[{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"\", "
+                 "\"tool_calls\": [" CALL("x") "]}, {\"role\": \"tool\", \"content\": \"r\"}]",
+                 NULL,
+                 "\n\n<" DSML "function_calls>\n<" DSML "invoke name=\"f\">\n\n</" DSML "invoke>\n</" DSML
+                 "function_calls>" END
+                 "\n\n<function_results>\n<result>r</result>\n</function_results>\n\n</think>",
+                 true);
+    chat_free(&c);
+    tokenizer_free(t);
+}
+
+/* ---- efforts that a template does not know ---- */
+
+static void asking_for_more_never_means_less(void **state)
+{
+    /* What templates make of words that they do not know differs: they name one themselves, refuse them, say
+     * nothing, or say a number. */
+    static const char names_most[] = "{% set r = 'high' if reasoning_effort == 'high' else 'max' %}"
+                                     "Effort (low to max): {{ r|capitalize }}<think>",
+                      refuses[] = "{% if (reasoning_effort or 'low') not in ['low', 'high', 'max'] %}"
+                                  "{{ raise_exception('no') }}{% endif %}{{ reasoning_effort }}<think>",
+                      is_silent[] = "{% if reasoning_effort in ['low', 'xhigh'] %}{{ reasoning_effort }}"
+                                    "{% endif %}<think>",
+                      names_medium[] = "Effort {{ reasoning_effort if reasoning_effort in ['low', 'high'] "
+                                       "else 'medium' }}.<think>",
+                      says_number[] = "{{ {'low': 25, 'xhigh': 75}.get(reasoning_effort or '', 50) }}<think>";
+    static const struct {
+        const char *template, *word;
+        enum chat_effort effort;
+        int64_t budget;
+    } cases[] = {
+        {names_most, "max", CHAT_EFFORT_XHIGH, -1},       {names_most, "high", CHAT_EFFORT_HIGH, -1},
+        {names_most, "high", CHAT_EFFORT_MEDIUM, 8192},   {names_most, "high", CHAT_EFFORT_LOW, 2048},
+        {names_most, "high", CHAT_EFFORT_MINIMAL, 512},   {names_most, NULL, CHAT_EFFORT_NONE, -1},
+        {refuses, "max", CHAT_EFFORT_XHIGH, -1},          {refuses, "high", CHAT_EFFORT_MEDIUM, 8192},
+        {refuses, "low", CHAT_EFFORT_MINIMAL, -1},        {is_silent, "xhigh", CHAT_EFFORT_XHIGH, -1},
+        {is_silent, NULL, CHAT_EFFORT_HIGH, -1},          {is_silent, NULL, CHAT_EFFORT_MEDIUM, 8192},
+        {is_silent, "low", CHAT_EFFORT_LOW, -1},          {names_medium, "high", CHAT_EFFORT_XHIGH, -1},
+        {names_medium, "medium", CHAT_EFFORT_MEDIUM, -1}, {says_number, NULL, CHAT_EFFORT_HIGH, -1},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct str template = {0};
+        str_addf(&template, "{%% for m in messages %%}{{ m.content }}{%% endfor %%}%s", cases[i].template);
+        struct tokenizer *t = open_with(true, str_text(&template));
+        struct moeflux_err e = {0};
+        struct chat c;
+        start(&c, t, CHAT_THINKING_AUTO);
+        check_ok(chat_use_effort(&c, cases[i].effort, &e), &e);
+        if (!c.effort_word != !cases[i].word || (c.effort_word && strcmp(c.effort_word, cases[i].word) != 0))
+            fail_msg("%zu: %s", i, c.effort_word ? c.effort_word : "(none)");
+        assert_int_equal(chat_effort_budget(&c), cases[i].budget);
+        chat_free(&c);
+        tokenizer_free(t);
+        str_free(&template);
+    }
+}
+
 /* ---- tools that the template leaves out ---- */
 
 #define CALLS_BEGIN "<｜tool▁calls▁begin｜>"
@@ -560,6 +766,12 @@ int main(void)
         cmocka_unit_test(deepseek_v4_thinks_between_its_calls_and_drops_old_thoughts),
         cmocka_unit_test(tools_that_a_template_leaves_out_stand_behind_the_system_text),
         cmocka_unit_test(tools_of_a_form_that_is_not_taught_stay_unseen),
+        cmocka_unit_test(deepseek_v4_says_that_it_thinks_most),
+        cmocka_unit_test(tools_stand_on_their_own_without_a_system_text),
+        cmocka_unit_test(results_stand_in_the_order_of_their_calls),
+        cmocka_unit_test(old_thoughts_stay_with_tools_alone),
+        cmocka_unit_test(deepseek_v32_writes_a_line_for_no_arguments),
+        cmocka_unit_test(asking_for_more_never_means_less),
         cmocka_unit_test(deepseek_v41_has_system_texts_anywhere_and_says_how_much_it_thinks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

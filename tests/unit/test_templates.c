@@ -28,7 +28,7 @@ static uint64_t hash_of(const char *text, size_t n)
 
 struct wanted {
     const json_t *texts; /* renderings, written with --texts; NULL: hashes */
-    const char *hashes;  /* 16 digits or "-" each, with a space between */
+    const char *hashes;  /* 16 digits, "-" or "?" (anything) each, with a space between */
 };
 
 /* Returns whether rendering `i`, or the refusal (text NULL), is what jinja2 gives. */
@@ -43,6 +43,7 @@ static bool is_wanted(struct wanted *w, size_t i, const struct str *text)
     snprintf(found, sizeof found, "%016" PRIx64, text ? hash_of(str_text(text), text->len) : 0);
     size_t n = strcspn(w->hashes, " ");
     bool same = text ? n == 16 && !memcmp(w->hashes, found, n) : n == 1 && *w->hashes == '-';
+    same |= n == 1 && *w->hashes == '?';
     w->hashes += n + (w->hashes[n] == ' ');
     return same;
 }
@@ -112,18 +113,22 @@ static void renderings_are_those_of_jinja2(void **state)
 
 static void a_familys_own_template_renders_as_the_published_one(void **state)
 {
-    static const char *const published[][2] = {{"deepseek-ai-DeepSeek-V4.jinja", "deepseek-v4"},
-                                               {"Kimi-K3.jinja", "kimi-k3"}};
     json_t *root = json_load_file("tests/data/templates.json", 0, NULL);
+    const json_t *kimi = json_object_get(json_object_get(root, "templates"), "Kimi-K3.jinja");
+    const struct {
+        const char *family;
+        const json_t *hashes;
+    } published[] = {
+        {"kimi-k3", json_array_get(kimi, 1)},
+        /* The repository has a program; the template of llama.cpp writes something else in places. */
+        {"deepseek-v4", json_object_get(json_object_get(root, "encoders"), "deepseek-v4")}};
     (void)state;
     for (int i = 0; i < 2; i++) {
-        const struct chat_family *own = chat_family_find(published[i][1]);
-        const json_t *entry = json_object_get(json_object_get(root, "templates"), published[i][0]);
-        assert_true(own && json_is_array(entry));
-        assert_int_equal(
-            check_template(own->name, own->text, strlen(own->text), root,
-                           (struct wanted){.hashes = json_string_value(json_array_get(entry, 1))}),
-            0);
+        const struct chat_family *own = chat_family_find(published[i].family);
+        assert_true(own && json_is_string(published[i].hashes));
+        assert_int_equal(check_template(own->name, own->text, strlen(own->text), root,
+                                        (struct wanted){.hashes = json_string_value(published[i].hashes)}),
+                         0);
     }
     json_decref(root);
 }

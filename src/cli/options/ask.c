@@ -12,7 +12,7 @@
 #include "moeflux_chat.h"
 
 /* Names of the efforts, in the order of --effort. */
-static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh"};
+static const char *const efforts[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
 
 static json_t *texts_json(const struct texts *t)
 {

@@ -126,6 +126,34 @@ static int add_word(struct walk *w, const char *name, size_t n, const char *word
     return 0;
 }
 
+/* Whether the command has the flags that an advice names outside of quoted command lines. -m stands for the
+ * model everywhere. */
+static bool has_flags_of(const struct defaults_command *c, const char *advice)
+{
+    char word[32];
+    bool is_quoted = false;
+    for (size_t n = 0; *advice; advice += n) {
+        n = strcspn(advice, " ,;:()\"");
+        snprintf(word, sizeof word, "%.*s", (int)n, advice);
+        if (!is_quoted && word[0] == '-' && word[1] && strcmp(word, "-m") != 0 && !own_flag(c, word, true))
+            return false;
+        is_quoted ^= n == 0 && *advice == '"';
+        n += n == 0;
+    }
+    return true;
+}
+
+/* Says what to do instead. An advice for `run` may be none for another command. */
+static int refuse(const struct walk *w, const struct foreign_flag *f, const char *name, size_t n,
+                  const char *value)
+{
+    if (w->command != w->commands && !has_flags_of(w->command, f->text))
+        return err_set(w->e, ERR_USAGE, "%.*s: moeflux %s has nothing like it: leave it out", (int)n, name,
+                       w->command->section);
+    return f->value ? err_set(w->e, ERR_USAGE, "%.*s %s: %s", (int)n, name, value, f->text)
+                    : err_set(w->e, ERR_USAGE, "%.*s: %s", (int)n, name, f->text);
+}
+
 static int apply(struct walk *w, const struct foreign_flag *f, const char *name, size_t n, const char *value)
 {
     switch (f->kind) {
@@ -137,8 +165,7 @@ static int apply(struct walk *w, const struct foreign_flag *f, const char *name,
         note(w->out, name, n, f->text);
         return 0;
     default:
-        return f->value ? err_set(w->e, ERR_USAGE, "%.*s %s: %s", (int)n, name, value, f->text)
-                        : err_set(w->e, ERR_USAGE, "%.*s: %s", (int)n, name, f->text);
+        return refuse(w, f, name, n, value);
     }
 }
 

@@ -160,8 +160,10 @@ const struct foreign_flag foreign_flags[] = {
     WORD("--reasoning-budget", "0", "--no-think"),
     ALWAYS("--reasoning-budget", "-1", "thinking is not limited"),
     ALIAS("--reasoning-budget", "*", "--think-budget"),
-    NONE("--reasoning-budget-message,--reasoning-effort,--reasoning-preserve,--no-reasoning-preserve",
-         "--think and --no-think say whether the model thinks; requests have reasoning_effort"),
+    ALWAYS("--reasoning-effort", "default", "the chat template decides"),
+    ALIAS("--reasoning-effort", "*", "--effort"),
+    NONE("--reasoning-budget-message,--reasoning-preserve,--no-reasoning-preserve",
+         "--think, --no-think, --effort and --think-budget say how much the model thinks"),
     WORD("--reasoning-format", "none", "--show-think"),
     ALWAYS("--reasoning-format", "auto|deepseek|deepseek-legacy",
          "thinking is always told apart from the answer"),
@@ -252,7 +254,7 @@ const struct foreign_flag foreign_flags[] = {
     ALIAS("--format", "*", "--json-schema"),
     ALWAYS("--keepalive", "*", "a model stays loaded until the program ends"),
     NONE("--nowordwrap", "--color never prints lines as they are"),
-    NONE("--hidethinking", "thinking is dim on a terminal and hidden elsewhere; --no-think leaves it out"),
+    NONE("--hidethinking", "thinking is dim on a terminal, hidden elsewhere; --no-think: none"),
     NONE("--insecure", DOWNLOAD),
 
     /* Programs */

@@ -46,7 +46,7 @@ static const char EXPERT_IO[] = "auto, mmap, pread, uring or direct",
                   PREFETCH[] = "auto, none, previous, router or both",
                   CACHE_POLICY[] = "auto, lru, frequency or context", NUMBER_TYPE[] = "auto, f32 or f16",
                   KV_TYPE[] = "auto, f32, f16 or q8_0",
-                  EFFORT[] = "none, minimal, low, medium, high or xhigh",
+                  EFFORT[] = "none, minimal, low, medium, high, xhigh or max",
                   COLOR[] = "auto, always or never";
 /* Values that completion offers: these flags take others too, or are checked elsewhere. */
 static const char DEVICES[] = "auto, cpu or reference",
@@ -97,7 +97,7 @@ static const char LOG_LEVEL[] = "error, warn or info";
     TEXT(NULL, "chat-template-kwargs", "JSON", chat_template_kwargs, "more variables of the chat template"), \
     SWITCH(NULL, "think", think, "think first (default: the chat template's choice)"), \
     SWITCH(NULL, "no-think", no_think, "answer without thinking first"), \
-    CHOICE("effort", "LEVEL", effort, EFFORT, "none, minimal, low, medium, high, xhigh"), \
+    CHOICE("effort", "LEVEL", effort, EFFORT, "none, minimal, low, medium, high, xhigh, max"), \
     INT(NULL, "think-budget", "N", think_budget, 0, MAX_TOKENS, "end the thinking after N tokens")
 
 /* How an answer is chosen. */
@@ -180,7 +180,7 @@ static const struct flag run_flags[] = {
 };
 
 static const struct flag convert_flags[] = {
-    MAY_OPERAND("SRC", src, "safetensors (MLX, bf16, f16, f32, fp8), or GGUF"),
+    MAY_OPERAND("SRC", src, "MLX, f32, f16, bf16, fp8, nvfp4, mxfp4, int4, GGUF"),
     MAY_OPERAND("DST", dst, "directory to write; must not exist"),
     INT(NULL, "bits", "N", bits, 1, MAX_TOKENS, "bits per weight: 2, 3, 4, 5, 6, 8 (4, or as in SRC)"),
     INT(NULL, "group", "N", group, 1, MAX_TOKENS, "columns per scale: 32, 64, 128 (64)"),
@@ -360,7 +360,7 @@ static bool has(const struct defaults_command *c, const bool *given, size_t at)
     return false;
 }
 
-/* A setting is not used if the command line has a flag that excludes it. */
+/* A setting is not used if the command line has a flag that excludes it, or lacks the one it goes with. */
 static bool is_used(const struct defaults_command *c, const struct flag *f, const bool *given,
                     const void *into)
 {
@@ -397,6 +397,9 @@ static bool is_used(const struct defaults_command *c, const struct flag *f, cons
     for (size_t i = 0; i < COUNT(rivals); i++)
         if (rivals[i].at == f->at && has(c, given, rivals[i].excluded_by))
             return false;
+    if ((f->at == AT(parallel) || f->at == AT(replicate)) && c->flags == run_flags &&
+        !has(c, given, AT(batch)))
+        return false;
     if (f->at == AT(gpu_memory) && has(c, given, AT(device)))
         return !check_takes_cpu(o->device);
     return c->flags != inspect_flags || f->at != AT(model) || !(o->trace || o->usage);

@@ -183,13 +183,13 @@ static int take(struct options *o, const char *word, struct moeflux_err *e)
     o->effort = OPTIONS_NOT_GIVEN;
     if (o->think || o->no_think || strcmp(word, "auto") == 0)
         return 0;
-    const char *wanted = strcmp(word, "max") == 0 ? "xhigh" : word; /* requests have it, too */
-    while (effort_word((uint32_t)effort, name) && strcmp(name, wanted) != 0)
+    while (effort_word((uint32_t)effort, name) && strcmp(name, word) != 0)
         effort++;
     if (!effort_word((uint32_t)effort, name))
-        return err_set(e, ERR_USAGE,
-                       "/think: expected on, off, auto, minimal, low, medium, high or xhigh, found \"%.40s\"",
-                       word);
+        return err_set(
+            e, ERR_USAGE,
+            "/think: expected on, off, auto, minimal, low, medium, high, xhigh or max, found \"%.40s\"",
+            word);
     o->effort = effort;
     return 0;
 }

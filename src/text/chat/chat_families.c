@@ -40,7 +40,7 @@ static const char deepseek32[] =
     "{%- elif m.role == 'user' %}{%- set ns.asked = loop.index0 %}{%- endif %}{%- endfor %}"
     "{{- bos_token + ns.system }}"
     "{%- if tools %}"
-    "{{- ('\\n\\n' if ns.system else '') + '## Tools\\n\\n"
+    "{{- '\\n\\n## Tools\\n\\n"
     "You have access to a set of tools you can use to answer the user\\'s question.\\n"
     "You can invoke functions by writing a \"<" DSML "function_calls>\" block like the following as part of "
     "your reply to the user:\\n<" DSML "function_calls>\\n"
@@ -81,7 +81,7 @@ static const char deepseek32[] =
     "{%- for k, v in c.function.arguments.items() %}"
     "{{- '<" DSML "parameter name=\"' + k + '\" string=\"' + ('true\">' + v if v is string else 'false\">' + "
     "v | tojson) + '</" DSML "parameter>\\n' }}{%- endfor %}"
-    "{{- '</" DSML "invoke>\\n' }}{%- endfor %}"
+    "{{- ('' if c.function.arguments else '\\n') + '</" DSML "invoke>\\n' }}{%- endfor %}"
     "{{- '</" DSML "function_calls>' }}{%- endif %}"
     "{{- '" SENTENCE "' }}{%- endif %}{%- endfor %}";
 
@@ -114,32 +114,59 @@ static const char deepseek32[] =
     "{{- ('' if c.function.arguments else '\\n') + '</" DSML invoke ">\\n' }}{%- endfor %}" \
     "{{- '</" DSML calls ">' }}{%- endif %}"
 
-/* DeepSeek-V4's. Thinking before the last question is left out unless tools are used. */
+/* Makes ns.results, the results of calls: those of one turn in the order of the calls. ns.run: {call, text}
+ * of the turn so far; ns.order: places of the last calls by their ids; ns.n: results that are written. */
+#define V4_RESULTS \
+    "{%- set ns.results = [] %}{%- set ns.run = [] %}{%- set ns.order = {} %}{%- set ns.n = 0 %}" \
+    "{%- for m in messages + [{'role': 'assistant'}] %}" \
+    "{%- if m.role == 'tool' %}" \
+    "{%- set _ = ns.run.append({'call': ns.order.get(m.tool_call_id or '', 0), 'text': m.content or ''}) %}" \
+    "{%- elif m.role != 'user' %}" \
+    "{%- for r in ns.run | sort(attribute='call') %}{%- set _ = ns.results.append(r.text) %}{%- endfor %}" \
+    "{%- set ns.run = [] %}{%- if m.tool_calls %}{%- set ns.order = {} %}" \
+    "{%- for c in m.tool_calls %}{%- if c.id %}{%- set _ = ns.order.update({c.id: loop.index0}) %}" \
+    "{%- endif %}{%- endfor %}{%- endif %}{%- endif %}{%- endfor %}"
+#define V4_USER \
+    "{{- '\\n\\n' if ns.in_user else '" USER "' }}" \
+    "{%- set ns.in_user = true %}" \
+    "{%- if m.role == 'tool' %}" \
+    "{{- '<tool_result>' + ns.results[ns.n] + '</tool_result>' }}{%- set ns.n = ns.n + 1 %}" \
+    "{%- else %}{{- m.content or '' }}{%- endif %}"
+
+/* DeepSeek-V4's. Thinking before the last question is left out unless there are tools. */
 static const char deepseek4[] =
     "{%- set thinks = thinking if thinking is defined else enable_thinking if enable_thinking is defined %}"
-    "{%- set ns = namespace(system='', n=0, last=-1, keeps=tools or false, in_user=false) %}"
+    "{%- set ns = namespace(system='', n=0, last=-1, in_user=false) %}"
     "{%- for m in messages %}"
     "{%- if m.role == 'system' %}"
     "{%- set ns.system = ns.system + ('\\n\\n' if ns.n else '') + (m.content or '') %}{%- set ns.n = 1 %}"
     "{%- elif m.role != 'assistant' %}"
-    "{%- set ns.last = loop.index0 %}{%- set ns.keeps = ns.keeps or m.role == 'tool' %}"
+    "{%- set ns.last = loop.index0 %}"
     "{%- endif %}{%- endfor %}"
-    "{{- bos_token + ns.system }}"
+    V4_RESULTS
+    "{{- bos_token }}"
+    "{%- if thinks and reasoning_effort == 'max' %}"
+    "{{- 'Reasoning Effort: Absolute maximum with no shortcuts permitted.\\n"
+    "You MUST be very thorough in your thinking and comprehensively decompose the problem to resolve the "
+    "root cause, rigorously stress-testing your logic against all potential paths, edge cases, and "
+    "adversarial scenarios.\\n"
+    "Explicitly write out your entire deliberation process, documenting every intermediate step, considered "
+    "alternative, and rejected hypothesis to ensure absolutely no assumption is left unchecked.\\n\\n' }}"
+    "{%- endif %}"
+    "{{- ns.system }}"
     "{%- if tools %}"
-    "{{- ('\\n\\n' if ns.system else '') + '"
+    "{{- '\\n\\n"
     V4_TOOLS("tool_calls", "invoke", "parameter")
     "{%- endif %}"
     "{%- for m in messages %}"
     "{%- if m.role == 'assistant' %}"
     "{%- set ns.in_user = false %}"
-    "{{- '" ASSISTANT "' + ('" THINK_OPEN "' + (m.reasoning_content or '') if thinks and (ns.keeps or "
+    "{{- '" ASSISTANT "' + ('" THINK_OPEN "' + (m.reasoning_content or '') if thinks and (tools or "
     "loop.index0 > ns.last) else '') + '" THINK_CLOSE "' + (m.content or '') }}"
     V4_CALLS("tool_calls", "invoke", "parameter")
     "{{- '" SENTENCE "' }}"
     "{%- elif m.role != 'system' %}"
-    "{{- '\\n\\n' if ns.in_user else '" USER "' }}"
-    "{%- set ns.in_user = true %}"
-    "{{- '<tool_result>' + (m.content or '') + '</tool_result>' if m.role == 'tool' else m.content or '' }}"
+    V4_USER
     "{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '" ASSISTANT "' + ('" THINK_OPEN "' if thinks else '" THINK_CLOSE
     "') }}{%- endif %}";
@@ -250,6 +277,7 @@ static const char deepseek41[] =
     "{%- set begins = messages and messages[0].role == 'system' %}"
     "{%- for m in messages %}{%- if m.role != 'assistant' and (m.role != 'system' or loop.index0 > 0) %}"
     "{%- set ns.last = loop.index0 %}{%- endif %}{%- endfor %}"
+    V4_RESULTS
     "{{- bos_token + ('" SYSTEM "' if thinks or begins or tools else '') }}"
     "{%- if thinks %}{{- 'Reasoning Effort: ' + effort | string + ' (range 1-100, the higher the value, the "
     "more thorough the reasoning)\\n\\n' }}{%- endif %}"
@@ -269,9 +297,7 @@ static const char deepseek41[] =
     "{%- set ns.in_user = false %}"
     "{{- '" SYSTEM "' + (m.content or '') if loop.index0 > 0 else '' }}"
     "{%- else %}"
-    "{{- '\\n\\n' if ns.in_user else '" USER "' }}"
-    "{%- set ns.in_user = true %}"
-    "{{- '<tool_result>' + (m.content or '') + '</tool_result>' if m.role == 'tool' else m.content or '' }}"
+    V4_USER
     "{%- endif %}{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '" ASSISTANT "' + ('" THINK_OPEN "' if thinks else '" THINK_CLOSE
     "') }}{%- endif %}";

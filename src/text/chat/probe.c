@@ -177,9 +177,7 @@ int probe_between(const struct chat *c, struct chat_text *out, bool *found, stru
     return rc;
 }
 
-/* Renders a question with an effort. *fails: the template refuses it. */
-static int render_effort(struct chat *c, const char *word, struct chat_text *out, bool *fails,
-                         struct moeflux_err *e)
+int probe_effort(struct chat *c, const char *word, struct chat_text *out, bool *fails, struct moeflux_err *e)
 {
     struct moeflux_err why;
     int rc = set_switches(c, c->thinking, word, e);
@@ -188,21 +186,4 @@ static int render_effort(struct chat *c, const char *word, struct chat_text *out
     rc = render_probe(c, (struct probe){0}, out, &why);
     *fails = rc == ERR_UNSUPPORTED || rc == ERR_FORMAT || rc == ERR_USAGE; /* the last: by its own words */
     return rc && !*fails ? err_set(e, rc, "%s", why.text) : 0;
-}
-
-int probe_effort(struct chat *c, const char *const *words, struct moeflux_err *e)
-{
-    struct chat_text other = {0};
-    bool other_fails, fails;
-    c->effort_word = NULL;
-    int rc = render_effort(c, "so \x1a so", &other, &other_fails, e);
-    for (; rc == 0 && *words && !c->effort_word; words++) {
-        struct chat_text text = {0};
-        rc = render_effort(c, *words, &text, &fails, e);
-        if (rc == 0 && !fails && (other_fails || strcmp(str_text(&text.text), str_text(&other.text)) != 0))
-            c->effort_word = *words;
-        chat_text_free(&text);
-    }
-    chat_text_free(&other);
-    return rc ? rc : set_switches(c, c->thinking, c->effort_word, e);
 }

@@ -17,8 +17,8 @@ int probe_tail(struct chat *c, struct moeflux_err *e);
  * writes no thinking. Errors: as jinja_render. */
 int probe_between(const struct chat *c, struct chat_text *out, bool *found, struct moeflux_err *e);
 
-/* Sets c->effort_word and c->switches to the first of the words that the template distinguishes from a word
- * that means nothing; NULL: none. words: ends with NULL. */
-int probe_effort(struct chat *c, const char *const *words, struct moeflux_err *e);
+/* Renders a question with an effort by the template's word, which stays in c->switches. *fails: the template
+ * refuses it. ERR_MEMORY. */
+int probe_effort(struct chat *c, const char *word, struct chat_text *out, bool *fails, struct moeflux_err *e);
 
 #endif
