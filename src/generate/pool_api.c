@@ -91,13 +91,12 @@ static struct workers_options batch_options(const struct moeflux_pool *p, uint32
 
 static struct workers_options recent_options(const struct moeflux_pool_options *o)
 {
-    return (struct workers_options){.keep = {.most = o->sequences,
-                                             .bytes = o->bytes,
-                                             .dir = o->dir,
-                                             .dir_bytes = o->dir_bytes,
-                                             .dir_files = o->dir_files,
-                                             .tell = o->warning.tell,
-                                             .ctx = o->warning.ctx},
+    return (struct workers_options){.keep = {.most = o->sequences, .bytes = o->bytes},
+                                    .files = {.dir = o->dir,
+                                              .bytes = o->dir_bytes,
+                                              .n_files = o->dir_files,
+                                              .tell = o->warning.tell,
+                                              .ctx = o->warning.ctx},
                                     .converse = true};
 }
 
