@@ -243,6 +243,7 @@ struct moeflux_answer_info {
     const char *stop_text;
     /* The type of the first tool that was left out, because it is no function ("web_search"); NULL: none. */
     const char *skipped_tool;
+    bool tools_are_unseen; /* the chat template left the request's tools out of the prompt */
     uint64_t seed;         /* the request's, or the one that was drawn */
     uint32_t n_prompt;     /* tokens of the prompt */
     uint32_t n_reused;     /* part of n_prompt that the session had */
