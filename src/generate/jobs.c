@@ -106,7 +106,8 @@ int jobs_add(struct jobs *q, struct moeflux_job *const *list, size_t n, struct m
     if (q->closed)
         rc = err_set(e, ERR_INTERRUPTED, "%s", q->closed);
     else if (q->most_waiting < UINT32_MAX && (n_wait = n_requests(q)) >= q->most_waiting)
-        rc = err_set(e, ERR_NO_FIT, "%u requests wait already, the most that may", n_wait);
+        rc = err_set(e, ERR_NO_FIT, "%u %s already, the most that may", n_wait,
+                     n_wait == 1 ? "request waits" : "requests wait");
     q->n_calls += !rc;
     for (size_t i = 0; !rc && i < n; i++) {
         struct moeflux_job *j = list[i];

@@ -256,7 +256,7 @@ static int hold(struct moeflux_pool *p, struct moeflux_job *const *jobs, size_t 
     if (p->has_ended)
         rc = err_set(e, ERR_INTERRUPTED, "%s", p->why);
     else if (n > p->options.most_waiting - p->queue.n)
-        rc = err_set(e, ERR_NO_FIT, "%u jobs wait, of %u that may: there is no room for %zu more", p->queue.n,
+        rc = err_set(e, ERR_NO_FIT, "%u jobs of %u that may wait do so: there is no room for %zu more", p->queue.n,
                      p->options.most_waiting, n);
     for (size_t i = 0; !rc && i < n; i++)
         queue_add(&p->queue, jobs[i]);

@@ -501,7 +501,7 @@ def a_full_queue_refuses_requests():
         c.close()
     error = json.loads(data)['error']
     assert status == 429 and headers['Retry-After'] and error['type'] == 'rate_limit_error', (status, data)
-    assert error['message'].startswith('1 '), error
+    assert error['message'].startswith('1 request waits'), error
 
 
 def a_key_is_needed():
