@@ -29,7 +29,7 @@ int err_set(struct moeflux_err *e, int code, const char *fmt, ...)
     return code;
 }
 
-int err_need(struct moeflux_err *e, const char *name, const void *pointer, ...)
+int err_need_list(struct moeflux_err *e, const char *name, const void *pointer, ...)
 {
     va_list ap;
     va_start(ap, pointer);

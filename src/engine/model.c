@@ -422,7 +422,7 @@ void moeflux_model_get_usage(const struct moeflux_model *m, uint32_t *counts)
 
 int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
-    int null = err_need(e, "model", m, "path", path, NULL);
+    int null = err_need(e, "model", m, "path", path);
     if (null)
         return null;
     const struct config *c = &m->dir.config;

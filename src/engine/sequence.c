@@ -65,7 +65,7 @@ int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, u
                         struct moeflux_err *e)
 {
     *out = NULL;
-    int rc = err_need(e, "model", m, NULL);
+    int rc = err_need(e, "model", m);
     if (rc)
         return rc;
     uint32_t limit = m->stages[0].view.max_context;
@@ -233,7 +233,7 @@ int sequence_recover(struct moeflux_session *s, struct moeflux_err *e)
 
 int moeflux_session_clear(struct moeflux_session *s, struct moeflux_err *e)
 {
-    int null = err_need(e, "session", s, NULL);
+    int null = err_need(e, "session", s);
     if (null)
         return null;
     int rc = sequence_recover(s, e);
@@ -418,7 +418,7 @@ int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
 int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                          const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
-    int null = err_need(e, "session", s, "list of ids", ids, "description of the outputs", outputs, NULL);
+    int null = err_need(e, "session", s, "list of ids", ids, "description of the outputs", outputs);
     if (null)
         return null;
     int rc = sequence_make_ready(s, e);

@@ -52,8 +52,7 @@ void moeflux_tokenizer_set_progress(struct moeflux_tokenizer *t, const struct mo
 int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *text, size_t len,
                                  bool parse_special, int32_t *ids, size_t cap, struct moeflux_err *e)
 {
-    int rc =
-        err_need(e, "tokenizer", t, "text", len ? text : "", "list of ids", cap ? (void *)ids : "", NULL);
+    int rc = err_need(e, "tokenizer", t, "text", len ? text : "", "list of ids", cap ? (void *)ids : "");
     if (rc)
         return rc;
     struct token_list list = {0};
@@ -69,7 +68,7 @@ int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *
 int64_t moeflux_tokenizer_encode_all(const struct moeflux_tokenizer *t, const char *text, size_t len,
                                      bool parse_special, bool add_bos, int32_t **ids, struct moeflux_err *e)
 {
-    int null = err_need(e, "tokenizer", t, "text", len ? text : "", "place of the ids", ids, NULL);
+    int null = err_need(e, "tokenizer", t, "text", len ? text : "", "place of the ids", ids);
     if (null)
         return null;
     enum token_specials specials = parse_special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT;
@@ -176,7 +175,7 @@ double moeflux_sampler_get(const struct moeflux_sampler_options *o, const struct
 int moeflux_sampler_set(struct moeflux_sampler_options *o, const char *name, double value,
                         struct moeflux_err *e)
 {
-    int null = err_need(e, "description of the sampler", o, "name of the option", name, NULL);
+    int null = err_need(e, "description of the sampler", o, "name of the option", name);
     if (null)
         return null;
     const struct moeflux_sampler_field *f = moeflux_sampler_find(name);
@@ -197,7 +196,7 @@ int moeflux_sampler_set(struct moeflux_sampler_options *o, const char *name, dou
 
 int moeflux_sampler_check(const struct moeflux_sampler_options *o, struct moeflux_err *e)
 {
-    int null = err_need(e, "description of the sampler", o, NULL);
+    int null = err_need(e, "description of the sampler", o);
     if (null)
         return null;
     return sampler_check(o, e);
@@ -246,7 +245,7 @@ int moeflux_sampler_new(struct moeflux_sampler **out, const struct moeflux_sampl
     struct moeflux_err why = {0};
     *out = NULL;
     if (!o)
-        return err_need(e, "description of the sampler", o, NULL);
+        return err_need(e, "description of the sampler", o);
     *out = mem_new(1, sizeof **out, &why);
     if (*out)
         (*out)->sampler = new_sampler(o, n_ids, t, &why);
@@ -287,7 +286,7 @@ void moeflux_sampler_restrict(struct moeflux_sampler *s, const uint64_t *ids)
 int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
                          int32_t *next, struct moeflux_err *e)
 {
-    int null = err_need(e, "session", s, "sampler", sampler, "place of the token", next, NULL);
+    int null = err_need(e, "session", s, "sampler", sampler, "place of the token", next);
     if (null)
         return null;
     return sequence_step(s, id, sampler->sampler, more, next, e);
@@ -305,7 +304,7 @@ int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids
                          struct moeflux_sampler *const *samplers, int32_t *next, struct moeflux_err *e)
 {
     int null = err_need(e, "list of sessions", list, "list of ids", ids, "list of samplers", samplers,
-                        "list of tokens", next, NULL);
+                        "list of tokens", next);
     if (null)
         return null;
     struct batched_token tokens[MOEFLUX_MAX_PARALLEL];
@@ -331,7 +330,7 @@ int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids
 
 int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e)
 {
-    int null = err_need(e, "sampler", s, "list of logits", logits, NULL);
+    int null = err_need(e, "sampler", s, "list of logits", logits);
     if (null)
         return null;
     return sampler_pick(s->sampler, logits, e);

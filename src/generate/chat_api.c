@@ -127,7 +127,7 @@ static void free_workers(struct moeflux_chat *c)
 
 int moeflux_template_check(const char *text, struct moeflux_err *e)
 {
-    int null = err_need(e, "text of the template", text, NULL);
+    int null = err_need(e, "text of the template", text);
     if (null)
         return null;
     struct moeflux_err why = {0};
@@ -179,9 +179,9 @@ void moeflux_chat_close(struct moeflux_chat *c)
 int moeflux_chat_use_models(struct moeflux_chat *c, struct moeflux_model *const *models, uint32_t n,
                             struct moeflux_err *e)
 {
-    int null = err_need(e, "chat", c, "list of models", models, NULL);
+    int null = err_need(e, "chat", c, "list of models", models);
     for (uint32_t i = 0; !null && i < n && i < MOEFLUX_MAX_DEVICES; i++)
-        null = err_need(e, "model of the list", models[i], NULL);
+        null = err_need(e, "model of the list", models[i]);
     if (null)
         return null;
     struct moeflux_err why = {0};
@@ -196,7 +196,7 @@ int moeflux_chat_use_models(struct moeflux_chat *c, struct moeflux_model *const 
 
 int moeflux_chat_check_tools(const struct moeflux_chat *c, const char *name, struct moeflux_err *e)
 {
-    int null = err_need(e, "chat", c, "name", name, NULL);
+    int null = err_need(e, "chat", c, "name", name);
     if (null)
         return null;
     return tools_check_model(&c->generator, name, e);
@@ -749,7 +749,7 @@ int moeflux_grammar_rules(char **out, enum moeflux_grammar_kind kind, const char
     *out = NULL;
     int rc = check_kind(kind, text, &why);
     if (!rc)
-        rc = err_need(&why, "name of the grammar", name, NULL);
+        rc = err_need(&why, "name of the grammar", name);
     if (!rc)
         rc = constrain_grammar((enum constrain_kind)kind, text, len, name, &rules, &why);
     if (!rc && !(*out = mem_text(str_text(&rules), &why)))
@@ -796,7 +796,7 @@ void moeflux_grammar_free(struct moeflux_grammar *g)
 
 int moeflux_grammar_next(struct moeflux_grammar *g, const uint64_t **ids, struct moeflux_err *e)
 {
-    int null = err_need(e, "grammar", g, "place of the ids", ids, NULL);
+    int null = err_need(e, "grammar", g, "place of the ids", ids);
     if (null)
         return null;
     struct moeflux_err why = {0};
@@ -806,7 +806,7 @@ int moeflux_grammar_next(struct moeflux_grammar *g, const uint64_t **ids, struct
 
 int moeflux_grammar_accept(struct moeflux_grammar *g, int32_t id, struct moeflux_err *e)
 {
-    int null = err_need(e, "grammar", g, NULL);
+    int null = err_need(e, "grammar", g);
     if (null)
         return null;
     struct moeflux_err why = {0};

@@ -104,7 +104,7 @@ static bool has_same_sampling(const struct moeflux_sampler_options *a,
 int moeflux_conversation_use(struct moeflux_conversation *v, const struct moeflux_request *r,
                              struct moeflux_err *e)
 {
-    int null = err_need(e, "conversation", v, "request", r, NULL);
+    int null = err_need(e, "conversation", v, "request", r);
     if (null)
         return null;
     struct moeflux_err why = {0}, ignored;
@@ -138,7 +138,7 @@ int moeflux_conversation_attach(struct moeflux_conversation *v, struct moeflux_c
                                 struct moeflux_session *s, const struct moeflux_request *r,
                                 struct moeflux_err *e)
 {
-    int null = err_need(e, "conversation", v, "chat", c, "session", s, "request", r, NULL);
+    int null = err_need(e, "conversation", v, "chat", c, "session", s, "request", r);
     if (null)
         return null;
     struct moeflux_err why = {0};
@@ -228,7 +228,7 @@ static int put_question(struct moeflux_conversation *v, const char *text, bool i
 int moeflux_conversation_ask(struct moeflux_conversation *v, const char *text, bool instead,
                              struct moeflux_err *e)
 {
-    int null = err_need(e, "conversation", v, NULL);
+    int null = err_need(e, "conversation", v);
     if (null)
         return null;
     struct moeflux_err why = {0};
@@ -255,7 +255,7 @@ void moeflux_conversation_undo(struct moeflux_conversation *v)
 
 int moeflux_conversation_clear(struct moeflux_conversation *v, const char *system, struct moeflux_err *e)
 {
-    int null = err_need(e, "conversation", v, NULL);
+    int null = err_need(e, "conversation", v);
     if (null)
         return null;
     conversation_clear(&v->own);
@@ -487,7 +487,7 @@ int moeflux_conversation_answer(struct moeflux_conversation *v,
                                 bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
                                 struct moeflux_answer **out, struct moeflux_err *e)
 {
-    int null = err_need(e, "conversation", v, NULL);
+    int null = err_need(e, "conversation", v);
     if (null)
         return null;
     struct moeflux_err why = {0};
@@ -505,7 +505,7 @@ int moeflux_conversation_continue(struct moeflux_conversation *v,
                                   bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
                                   struct moeflux_answer **out, struct moeflux_err *e)
 {
-    int null = err_need(e, "conversation", v, NULL);
+    int null = err_need(e, "conversation", v);
     if (null)
         return null;
     struct moeflux_err why = {0};
@@ -520,7 +520,7 @@ int moeflux_conversation_continue(struct moeflux_conversation *v,
 
 int moeflux_conversation_write(const struct moeflux_conversation *v, char **out, struct moeflux_err *e)
 {
-    int null = err_need(e, "conversation", v, "place of the text", out, NULL);
+    int null = err_need(e, "conversation", v, "place of the text", out);
     if (null)
         return null;
     struct moeflux_err why = {0};
@@ -539,7 +539,7 @@ int moeflux_conversation_read(struct moeflux_conversation **out, const char *tex
 {
     struct moeflux_err why = {0};
     *out = NULL;
-    int rc = err_need(&why, "text of the conversation", text, "name of the text", name, NULL);
+    int rc = err_need(&why, "text of the conversation", text, "name of the text", name);
     if (!rc)
         rc = moeflux_conversation_new(out, &why);
     if (!rc)

@@ -256,8 +256,8 @@ static int hold(struct moeflux_pool *p, struct moeflux_job *const *jobs, size_t 
     if (p->has_ended)
         rc = err_set(e, ERR_INTERRUPTED, "%s", p->why);
     else if (n > p->options.most_waiting - p->queue.n)
-        rc = err_set(e, ERR_NO_FIT, "%u jobs of %u that may wait do so: there is no room for %zu more", p->queue.n,
-                     p->options.most_waiting, n);
+        rc = err_set(e, ERR_NO_FIT, "%u jobs of %u that may wait do so: there is no room for %zu more",
+                     p->queue.n, p->options.most_waiting, n);
     for (size_t i = 0; !rc && i < n; i++)
         queue_add(&p->queue, jobs[i]);
     pthread_mutex_unlock(&p->lock);
@@ -283,7 +283,7 @@ static int mark_added(struct moeflux_pool *p, struct moeflux_job *const *jobs, s
 int moeflux_pool_add(struct moeflux_pool *p, struct moeflux_job *const *jobs, size_t n, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
-    int rc = err_need(&why, "pool", p, "list of jobs", jobs, NULL);
+    int rc = err_need(&why, "pool", p, "list of jobs", jobs);
     if (!rc)
         rc = mark_added(p, jobs, n, &why);
     if (rc)
@@ -332,7 +332,7 @@ bool moeflux_job_read(struct moeflux_job *j, uint32_t ms,
 
 int moeflux_job_result(const struct moeflux_job *j, struct moeflux_err *e)
 {
-    int null = err_need(e, "job", j, NULL);
+    int null = err_need(e, "job", j);
     if (null)
         return null;
     const struct choice_result *r = jobs_result(j);
@@ -392,7 +392,7 @@ void moeflux_pool_pause(struct moeflux_pool *p)
 
 int moeflux_pool_restart(struct moeflux_pool *p, struct moeflux_err *e)
 {
-    int null = err_need(e, "pool", p, NULL);
+    int null = err_need(e, "pool", p);
     if (null)
         return null;
     struct moeflux_err why = {0};

@@ -112,7 +112,7 @@ enum { MOST_THREADS = 4096 };
 static int check_dir(const struct moeflux_options *o, struct moeflux_err *e)
 {
     if (!o)
-        return err_need(e, "description of the options", o, NULL);
+        return err_need(e, "description of the options", o);
     if (!o->dir || !*o->dir)
         return err_set(e, ERR_USAGE, "`dir` is %s, expected a model's directory or file",
                        o->dir ? "empty" : "NULL");

@@ -387,7 +387,7 @@ static int compute(const struct moeflux_model *m, uint64_t *out, struct moeflux_
 /* Threads that call it at the same time each compute the same value. */
 int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moeflux_err *e)
 {
-    int null = err_need(e, "model", m, "place of the fingerprint", out, NULL);
+    int null = err_need(e, "model", m, "place of the fingerprint", out);
     if (null)
         return null;
     pthread_mutex_lock(&m->lock);

@@ -97,7 +97,7 @@ static int fill(struct moeflux_session *to, struct moeflux_session *from, uint32
 int moeflux_session_fork(struct moeflux_session *to, struct moeflux_session *from, uint32_t pos,
                          struct moeflux_err *e)
 {
-    int null = err_need(e, "session", to, "session to share", from, NULL);
+    int null = err_need(e, "session", to, "session to share", from);
     if (null)
         return null;
     int rc = check(to, from, pos, e);

@@ -66,7 +66,7 @@ void rewind_after_failure(struct moeflux_session *s)
 
 int moeflux_session_truncate(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
-    int null = err_need(e, "session", s, NULL);
+    int null = err_need(e, "session", s);
     if (null)
         return null;
     if (pos > s->pos)
@@ -102,7 +102,7 @@ uint32_t rewind_reach(const struct moeflux_session *s, uint32_t pos)
 int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
                           struct moeflux_err *e)
 {
-    int null = err_need(e, "session", s, "list of ids", ids, "place of the number", n_reused, NULL);
+    int null = err_need(e, "session", s, "list of ids", ids, "place of the number", n_reused);
     if (null)
         return null;
     uint32_t same = 0;
@@ -163,7 +163,7 @@ int rewind_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint32
 
 int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e)
 {
-    int null = err_need(e, "session", s, NULL);
+    int null = err_need(e, "session", s);
     if (null)
         return null;
     int rc = sequence_make_ready(s, e);
@@ -182,7 +182,7 @@ static int no_checkpoint(uint32_t pos, struct moeflux_err *e)
 
 int moeflux_session_restore(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
-    int null = err_need(e, "session", s, NULL);
+    int null = err_need(e, "session", s);
     if (null)
         return null;
     struct checkpoint *c = checkpoints_find(&s->checkpoints, pos);
@@ -201,7 +201,7 @@ void moeflux_session_touch_checkpoint(struct moeflux_session *s, uint32_t pos)
 
 int moeflux_session_drop_checkpoint(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
-    int null = err_need(e, "session", s, NULL);
+    int null = err_need(e, "session", s);
     if (null)
         return null;
     struct checkpoint *c = checkpoints_find(&s->checkpoints, pos);
@@ -213,7 +213,7 @@ int moeflux_session_drop_checkpoint(struct moeflux_session *s, uint32_t pos, str
 
 int moeflux_session_set_checkpoint_cap(struct moeflux_session *s, uint32_t n, struct moeflux_err *e)
 {
-    int null = err_need(e, "session", s, NULL);
+    int null = err_need(e, "session", s);
     if (null)
         return null;
     if (n == 0)

@@ -431,7 +431,7 @@ static int load_second(struct source *r, struct moeflux_session *s, const struct
 
 int moeflux_session_load(struct moeflux_session *s, const char *path, struct moeflux_err *e)
 {
-    int null = err_need(e, "session", s, "path", path, NULL);
+    int null = err_need(e, "session", s, "path", path);
     if (null)
         return null;
     struct source r;

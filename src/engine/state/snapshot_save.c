@@ -198,7 +198,7 @@ uint64_t moeflux_session_state_bytes(const struct moeflux_session *s, enum moefl
 int moeflux_session_save(struct moeflux_session *s, const char *path, enum moeflux_state_format format,
                          struct moeflux_err *e)
 {
-    int null = err_need(e, "session", s, "path", path, NULL);
+    int null = err_need(e, "session", s, "path", path);
     if (null)
         return null;
     struct writer w;
