@@ -4,6 +4,7 @@
     ./chat.py MODEL_DIR [DEVICE [SEED]]
 """
 import ctypes
+import os
 import sys
 from ctypes import POINTER, byref, c_char, c_int, c_size_t, c_uint32, c_void_p
 
@@ -46,15 +47,15 @@ def show(_ctx, piece):
 if len(sys.argv) < 2:
     sys.exit("usage: chat.py MODEL_DIR [DEVICE [SEED]]")
 device = sys.argv[2].encode() if len(sys.argv) > 2 else None
-model = new("model_open_dir", sys.argv[1].encode(), device)
+model = new("model_open_dir", os.fsencode(sys.argv[1]), device)
 chat = new("chat_open", model)
 session = new("session_new", model, c_uint32(4096))
 request = new("request_new")
 if len(sys.argv) > 3:
     call("request_set", request, b"seed", sys.argv[3].encode())
-for line in sys.stdin:
+for line in sys.stdin.buffer:
     answer = c_void_p()
-    call("request_say", request, b"user", line.rstrip("\n").encode())
+    call("request_say", request, b"user", line.rstrip(b"\n"))
     call("chat_answer", chat, session, request, show, None, byref(answer))
     call("request_add_answer", request, answer)
     library.moeflux_answer_free(answer)

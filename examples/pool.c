@@ -1,14 +1,12 @@
 /* pool.c - many answers at once through libmoeflux: each line of stdin is a question, the answers come in the
  * order of the lines. What the questions have in common is evaluated once.
- *
- *   cc pool.c $(pkg-config --cflags --libs moeflux) -o pool
- *   ./pool MODEL_DIR [DEVICE [SEED]] < QUESTIONS */
+ *   cc pool.c $(pkg-config --cflags --libs moeflux) -o pool; ./pool MODEL_DIR [DEVICE [SEED]] < QUESTIONS */
 #include <moeflux_chat.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = MOEFLUX_POOL_MAX_HELD };
+enum { MOST = MOEFLUX_POOL_MAX_HELD, LINE = 1 << 16 };
 
 /* The first failure ends the program. */
 static void check(int rc, const struct moeflux_err *e)
@@ -28,15 +26,17 @@ int main(int argc, char **argv)
     struct moeflux_request *requests[MOST];
     struct moeflux_job *jobs[MOST];
     struct moeflux_err e = {0};
-    char line[4096];
+    char line[LINE];
     size_t n = 0;
     if (argc < 2)
         return fprintf(stderr, "usage: pool MODEL_DIR [DEVICE [SEED]]\n"), 2;
     check(moeflux_model_open_dir(&model, argv[1], argc > 2 ? argv[2] : NULL, &e), &e);
     check(moeflux_chat_open(&chat, model, &e), &e);
     check(moeflux_pool_open(&pool, chat, &options, &e), &e);
-    for (; n < MOST && fgets(line, sizeof line, stdin); n++) {
+    for (; fgets(line, sizeof line, stdin); n++) {
         const struct moeflux_job_options of = {.requests = &requests[n], .n = 1};
+        if (n == MOST || strlen(line) == LINE - 1)
+            return fprintf(stderr, "pool: more than %d lines, or a line of %d bytes\n", MOST, LINE - 1), 1;
         line[strcspn(line, "\n")] = '\0';
         check(moeflux_request_new(&requests[n], &e), &e);
         if (argc > 3)

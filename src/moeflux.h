@@ -9,7 +9,8 @@
  * one thread at a time. Token ids are int32_t in [0, vocab_size).
  *
  * A function that can fail returns int: 0 or a documented value >= 0, else a negative MOEFLUX_ERR_*. It fills
- * the caller's struct moeflux_err, which may be NULL. In a list of errors, _IO stands for MOEFLUX_ERR_IO.
+ * the caller's struct moeflux_err, which may be NULL. In a list of errors, _IO stands for MOEFLUX_ERR_IO. Any
+ * of them returns _USAGE if an argument is NULL and may not be, except the place of the object that it makes.
  * Strings and arrays in structs that the caller passes in are borrowed during the call.
  *
  * Chats, conversations and grammars are in moeflux_chat.h. This file includes no other file of the project
@@ -191,7 +192,7 @@ struct moeflux_options {
     float prefer_resident;
     enum moeflux_prompt_type prompt_type;
     enum moeflux_kv_type kv_type;
-    uint32_t n_threads; /* threads that read, and that compute on the cpu; 0: by the number of cores */
+    uint32_t n_threads; /* threads that read, and that compute on the cpu, at most 4096; 0: all cores */
     uint32_t chunk;     /* most tokens evaluated at once; 0: by kind and total memory of the device */
     /* Most sequences that are decoded together (moeflux_max_batched); 0: 8. More than 8 choose matrix
      * arithmetic on a GPU with matrix units, however many there are at a moment: products of float16

@@ -243,6 +243,7 @@ struct moeflux_answer_info {
     const char *stop_text;
     /* The type of the first tool that was left out, because it is no function ("web_search"); NULL: none. */
     const char *skipped_tool;
+    bool tools_are_unseen; /* the chat template left the request's tools out of the prompt */
     uint64_t seed;         /* the request's, or the one that was drawn */
     uint32_t n_prompt;     /* tokens of the prompt */
     uint32_t n_reused;     /* part of n_prompt that the session had */
@@ -287,7 +288,9 @@ struct moeflux_pool_options {
     enum moeflux_pool_reuse reuse;
     uint32_t parallel; /* answers at the same time, at least one for each model of the chat; 0: that */
     uint32_t context; /* tokens of each sequence; 0: the smaller of MOEFLUX_DEFAULT_CONTEXT and the model's */
-    /* Jobs that may wait for a thread; 0: any number. BATCH: at most MOEFLUX_POOL_MAX_HELD wait. */
+    /* RECENT: requests of clients that may wait for a thread; 0: any number. The jobs of one moeflux_pool_add
+     * that have the same priority are one request, which waits while any of them does. BATCH: jobs that may
+     * wait; 0: MOEFLUX_POOL_MAX_HELD, which is also the most. */
     uint32_t most_waiting;
     /* BATCH: jobs begin in moeflux_pool_begin alone, so that the caller knows among which the pool
      * chooses. */

@@ -146,6 +146,11 @@ int batch_line_encode(struct batch_line *b, const struct batch_reader *from, str
     return rc ? rc : request_check_length(&b->own->encoded->request, g->max_context, e);
 }
 
+bool batch_line_hides_tools(const struct batch_line *b)
+{
+    return b->is_openai ? api_request_hides_tools(&b->request) : b->own->encoded->request.tools_are_unseen;
+}
+
 struct moeflux_request *const *batch_line_requests(const struct batch_line *b, uint32_t *n)
 {
     *n = b->is_openai ? b->request.n_choices : 1;

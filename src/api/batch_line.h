@@ -56,6 +56,9 @@ int batch_line_read(struct batch_line *b, struct batch_reader *from, const char 
  * moeflux_chat_encode. */
 int batch_line_encode(struct batch_line *b, const struct batch_reader *from, struct moeflux_err *e);
 
+/* Returns whether the chat template leaves the line's tools out, after batch_line_encode. */
+bool batch_line_hides_tools(const struct batch_line *b);
+
 /* Returns the requests that the line makes, *n >= 1 of them, after batch_line_encode. Borrowed. */
 struct moeflux_request *const *batch_line_requests(const struct batch_line *b, uint32_t *n);
 /* Returns the tokens of the first one's prompt. */

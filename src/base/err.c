@@ -29,6 +29,18 @@ int err_set(struct moeflux_err *e, int code, const char *fmt, ...)
     return code;
 }
 
+int err_need_list(struct moeflux_err *e, const char *name, const void *pointer, ...)
+{
+    va_list ap;
+    va_start(ap, pointer);
+    while (name && pointer) {
+        name = va_arg(ap, const char *);
+        pointer = name ? va_arg(ap, const void *) : NULL;
+    }
+    va_end(ap);
+    return name ? err_set(e, ERR_USAGE, "the %s is NULL", name) : 0;
+}
+
 int err_errno(struct moeflux_err *e, int code, const char *fmt, ...)
 {
     int saved = errno;

@@ -26,7 +26,13 @@ enum {
  * A text that is too long is cut; control characters (of names that come from files) become '?'. */
 int err_set(struct moeflux_err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
-/* Does the same, with ": " and the text of errno (taken on entry) appended. */
+/* Checks the arguments of a function of the library: pairs of a name and a pointer. Returns 0, or ERR_USAGE
+ * with a text that names the first one that is NULL. */
+#define err_need(e, ...) err_need_list(e, __VA_ARGS__, (const char *)NULL)
+int err_need_list(struct moeflux_err *e, const char *name, const void *pointer, ...)
+    __attribute__((sentinel));
+
+/* Does the same as err_set, with ": " and the text of errno (taken on entry) appended. */
 int err_errno(struct moeflux_err *e, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* The analyser sees one source file at a time and cannot know that these return what they are given. */

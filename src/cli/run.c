@@ -227,12 +227,21 @@ static int answer(struct run *r, struct moeflux_err *e)
     return !rc && ended ? err_set(e, closing.code, "%s", closing.text) : rc;
 }
 
+static void tell_tools(const struct run *r)
+{
+    if (r->info.tools_are_unseen)
+        exit_tell(r->options->log_level, EXIT_WARN,
+                  "--tools: the chat template leaves tools out: the model does not see them");
+}
+
 static int report(struct run *r, struct moeflux_err *e)
 {
     const struct options *o = r->options;
     int rc = o->json ? print_json(r, e) : 0;
     if (!rc && !o->json)
         logprob_lines_say(moeflux_chat_tokenizer(r->loaded.chat), &r->info);
+    if (!rc)
+        tell_tools(r);
     if (!rc)
         run_tell_thinking(&r->info, false);
     if (!rc)

@@ -244,15 +244,14 @@ static int open_model(struct moeflux_model **out, const struct moeflux_options *
 {
     struct stage_plan p;
     *out = NULL;
-    struct moeflux_model *m = mem_new(1, sizeof *m, e);
+    int rc = load_plan_check(o, e);
+    struct moeflux_model *m = rc ? NULL : mem_new(1, sizeof *m, e);
     if (!m)
-        return ERR_MEMORY;
+        return rc ? rc : ERR_MEMORY;
     m->progress = o->progress;
     m->drafts_for = how->drafts_for;
     m->step_ns = UINT64_MAX;
-    int rc = make_locks(m, e);
-    if (rc == 0)
-        rc = load_plan_check(o, e);
+    rc = make_locks(m, e);
     if (rc == 0)
         rc = load_plan_open_model(&m->dir, o, how->drafts_for != NULL, e);
     m->keeps_hidden = o->drafter || how->drafts_for;
@@ -423,6 +422,9 @@ void moeflux_model_get_usage(const struct moeflux_model *m, uint32_t *counts)
 
 int moeflux_model_save_usage(const struct moeflux_model *m, const char *path, struct moeflux_err *e)
 {
+    int null = err_need(e, "model", m, "path", path);
+    if (null)
+        return null;
     const struct config *c = &m->dir.config;
     uint32_t *counts = mem_new((uint64_t)c->n_layers * c->n_experts, sizeof *counts, e);
     if (!counts)

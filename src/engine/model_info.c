@@ -116,6 +116,9 @@ int moeflux_get_needs(const char *dir, struct moeflux_needs *out, struct moeflux
 
 int moeflux_get_needs_with(const struct moeflux_options *o, struct moeflux_needs *out, struct moeflux_err *e)
 {
+    int null = err_need(e, "place of the result", out);
+    if (null)
+        return null;
     struct model_dir d;
     int rc = load_plan_look_at_model(&d, o, e);
     if (rc < 0)
@@ -130,7 +133,10 @@ _Static_assert((int)MOEFLUX_MAX_PARTS == (int)SPREAD_MAX_PARTS, "two names of on
 int moeflux_list_parts(const char *dir, struct moeflux_part *out, uint32_t cap, struct moeflux_err *e)
 {
     struct spread_dirs d;
-    int rc = spread_read(&d, dir, e);
+    int rc = err_need(e, "directory", dir, "list of parts", cap ? (void *)out : "");
+    if (rc)
+        return rc;
+    rc = spread_read(&d, dir, e);
     if (rc < 0)
         return rc;
     int n = (int)d.spread.n_parts;

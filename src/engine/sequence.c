@@ -65,6 +65,9 @@ int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, u
                         struct moeflux_err *e)
 {
     *out = NULL;
+    int rc = err_need(e, "model", m);
+    if (rc)
+        return rc;
     uint32_t limit = m->stages[0].view.max_context;
     if (max_context == 0 || max_context > limit)
         return err_set(e, ERR_USAGE, "`context`: %u tokens, expected 1 to %u, the model's own maximum",
@@ -76,7 +79,7 @@ int moeflux_session_new(struct moeflux_session **out, struct moeflux_model *m, u
     s->model = m;
     s->max_context = max_context;
     s->checkpoints.cap = (uint32_t)size_min(DEFAULT_CHECKPOINTS, m->n_checkpoints);
-    int rc = allocate(s, e);
+    rc = allocate(s, e);
     if (rc == 0)
         rc = drafter_begin(s, e);
     if (rc < 0) {
@@ -230,6 +233,9 @@ int sequence_recover(struct moeflux_session *s, struct moeflux_err *e)
 
 int moeflux_session_clear(struct moeflux_session *s, struct moeflux_err *e)
 {
+    int null = err_need(e, "session", s);
+    if (null)
+        return null;
     int rc = sequence_recover(s, e);
     if (rc < 0)
         return rc;
@@ -412,6 +418,9 @@ int sequence_run(struct moeflux_session *s, const int32_t *ids, uint32_t n,
 int moeflux_session_eval(struct moeflux_session *s, const int32_t *ids, uint32_t n,
                          const struct moeflux_outputs *outputs, struct moeflux_err *e)
 {
+    int null = err_need(e, "session", s, "list of ids", ids, "description of the outputs", outputs);
+    if (null)
+        return null;
     int rc = sequence_make_ready(s, e);
     if (rc == 0)
         rc = sequence_check(s, ids, n, e);

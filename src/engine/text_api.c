@@ -52,9 +52,12 @@ void moeflux_tokenizer_set_progress(struct moeflux_tokenizer *t, const struct mo
 int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *text, size_t len,
                                  bool parse_special, int32_t *ids, size_t cap, struct moeflux_err *e)
 {
+    int rc = err_need(e, "tokenizer", t, "text", len ? text : "", "list of ids", cap ? (void *)ids : "");
+    if (rc)
+        return rc;
     struct token_list list = {0};
-    int rc = tokenizer_encode(t->tokenizer, text, len, parse_special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT,
-                              &list, NULL, e);
+    rc = tokenizer_encode(t->tokenizer, text, len, parse_special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT,
+                          &list, NULL, e);
     if (rc == 0 && list.n > 0 && cap > 0)
         memcpy(ids, list.ids, size_min(list.n, cap) * sizeof *ids);
     int64_t n = rc < 0 ? rc : (int64_t)list.n;
@@ -65,6 +68,9 @@ int64_t moeflux_tokenizer_encode(const struct moeflux_tokenizer *t, const char *
 int64_t moeflux_tokenizer_encode_all(const struct moeflux_tokenizer *t, const char *text, size_t len,
                                      bool parse_special, bool add_bos, int32_t **ids, struct moeflux_err *e)
 {
+    int null = err_need(e, "tokenizer", t, "text", len ? text : "", "place of the ids", ids);
+    if (null)
+        return null;
     enum token_specials specials = parse_special ? SPECIALS_AS_TOKENS : SPECIALS_AS_TEXT;
     struct token_list list = {0};
     int rc = add_bos ? tokenizer_encode_prompt(t->tokenizer, text, len, specials, &list, NULL, e)
@@ -169,6 +175,9 @@ double moeflux_sampler_get(const struct moeflux_sampler_options *o, const struct
 int moeflux_sampler_set(struct moeflux_sampler_options *o, const char *name, double value,
                         struct moeflux_err *e)
 {
+    int null = err_need(e, "description of the sampler", o, "name of the option", name);
+    if (null)
+        return null;
     const struct moeflux_sampler_field *f = moeflux_sampler_find(name);
     float real = (float)value;
     if (!f || f->kind == MOEFLUX_SAMPLER_LIST)
@@ -187,6 +196,9 @@ int moeflux_sampler_set(struct moeflux_sampler_options *o, const char *name, dou
 
 int moeflux_sampler_check(const struct moeflux_sampler_options *o, struct moeflux_err *e)
 {
+    int null = err_need(e, "description of the sampler", o);
+    if (null)
+        return null;
     return sampler_check(o, e);
 }
 
@@ -231,6 +243,9 @@ int moeflux_sampler_new(struct moeflux_sampler **out, const struct moeflux_sampl
                         const struct moeflux_tokenizer *t, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
+    *out = NULL;
+    if (!o)
+        return err_need(e, "description of the sampler", o);
     *out = mem_new(1, sizeof **out, &why);
     if (*out)
         (*out)->sampler = new_sampler(o, n_ids, t, &why);
@@ -271,6 +286,9 @@ void moeflux_sampler_restrict(struct moeflux_sampler *s, const uint64_t *ids)
 int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
                          int32_t *next, struct moeflux_err *e)
 {
+    int null = err_need(e, "session", s, "sampler", sampler, "place of the token", next);
+    if (null)
+        return null;
     return sequence_step(s, id, sampler->sampler, more, next, e);
 }
 
@@ -285,6 +303,10 @@ static float *logits_of(struct moeflux_session *s, struct moeflux_err *e)
 int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                          struct moeflux_sampler *const *samplers, int32_t *next, struct moeflux_err *e)
 {
+    int null = err_need(e, "list of sessions", list, "list of ids", ids, "list of samplers", samplers,
+                        "list of tokens", next);
+    if (null)
+        return null;
     struct batched_token tokens[MOEFLUX_MAX_PARALLEL];
     if (n == 0 || n > MOEFLUX_MAX_PARALLEL)
         return err_set(e, ERR_USAGE, "a batch of %u sequences, expected 1 to %d", n, MOEFLUX_MAX_PARALLEL);
@@ -308,5 +330,8 @@ int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids
 
 int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e)
 {
+    int null = err_need(e, "sampler", s, "list of logits", logits);
+    if (null)
+        return null;
     return sampler_pick(s->sampler, logits, e);
 }

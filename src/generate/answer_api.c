@@ -19,6 +19,7 @@ int answer_api_finish(struct moeflux_answer *a, const struct request *r, struct 
 {
     size_t n = a->own.n_calls;
     a->has_logprobs = r->options.logprobs != REQUEST_NO_LOGPROBS;
+    a->tools_are_unseen = r->tools_are_unseen;
     if (a->own.stop_text && !(a->stop_text = mem_text(a->own.stop_text, e)))
         return ERR_MEMORY;
     if (r->skipped_tool && !(a->skipped_tool = mem_text(r->skipped_tool, e)))
@@ -44,6 +45,7 @@ struct moeflux_answer_info moeflux_answer_get_info(const struct moeflux_answer *
         .stop = own->stop,
         .stop_text = a->stop_text,
         .skipped_tool = a->skipped_tool,
+        .tools_are_unseen = a->tools_are_unseen,
         .seed = a->seed,
         .n_prompt = a->n_prompt,
         .n_reused = a->n_reused,

@@ -17,6 +17,7 @@ struct moeflux_answer {
     uint64_t seed, start_ns, prompt_ns;
     uint32_t n_prompt, n_reused; /* tokens */
     bool has_logprobs;           /* they were asked for */
+    bool tools_are_unseen;       /* request.tools_are_unseen */
     bool continues;              /* it continues the last message of the request */
 };
 

@@ -127,6 +127,9 @@ static void free_workers(struct moeflux_chat *c)
 
 int moeflux_template_check(const char *text, struct moeflux_err *e)
 {
+    int null = err_need(e, "text of the template", text);
+    if (null)
+        return null;
     struct moeflux_err why = {0};
     struct jinja *parsed = NULL;
     int rc = jinja_parse(&parsed, text, strlen(text), "chat template", &why);
@@ -176,6 +179,11 @@ void moeflux_chat_close(struct moeflux_chat *c)
 int moeflux_chat_use_models(struct moeflux_chat *c, struct moeflux_model *const *models, uint32_t n,
                             struct moeflux_err *e)
 {
+    int null = err_need(e, "chat", c, "list of models", models);
+    for (uint32_t i = 0; !null && i < n && i < MOEFLUX_MAX_DEVICES; i++)
+        null = err_need(e, "model of the list", models[i]);
+    if (null)
+        return null;
     struct moeflux_err why = {0};
     if (n == 0 || n > MOEFLUX_MAX_DEVICES)
         return err_set(e, ERR_USAGE, "%u models, expected 1 to %d", n, MOEFLUX_MAX_DEVICES);
@@ -188,6 +196,9 @@ int moeflux_chat_use_models(struct moeflux_chat *c, struct moeflux_model *const 
 
 int moeflux_chat_check_tools(const struct moeflux_chat *c, const char *name, struct moeflux_err *e)
 {
+    int null = err_need(e, "chat", c, "name", name);
+    if (null)
+        return null;
     return tools_check_model(&c->generator, name, e);
 }
 
@@ -738,6 +749,8 @@ int moeflux_grammar_rules(char **out, enum moeflux_grammar_kind kind, const char
     *out = NULL;
     int rc = check_kind(kind, text, &why);
     if (!rc)
+        rc = err_need(&why, "name of the grammar", name);
+    if (!rc)
         rc = constrain_grammar((enum constrain_kind)kind, text, len, name, &rules, &why);
     if (!rc && !(*out = mem_text(str_text(&rules), &why)))
         rc = ERR_MEMORY;
@@ -783,6 +796,9 @@ void moeflux_grammar_free(struct moeflux_grammar *g)
 
 int moeflux_grammar_next(struct moeflux_grammar *g, const uint64_t **ids, struct moeflux_err *e)
 {
+    int null = err_need(e, "grammar", g, "place of the ids", ids);
+    if (null)
+        return null;
     struct moeflux_err why = {0};
     int rc = constraint_mask(g->constraint, ids, &why);
     return rc ? err_set(e, rc, "%s", why.text) : 0;
@@ -790,6 +806,9 @@ int moeflux_grammar_next(struct moeflux_grammar *g, const uint64_t **ids, struct
 
 int moeflux_grammar_accept(struct moeflux_grammar *g, int32_t id, struct moeflux_err *e)
 {
+    int null = err_need(e, "grammar", g);
+    if (null)
+        return null;
     struct moeflux_err why = {0};
     int rc = constraint_accept(g->constraint, id, &why);
     return rc ? err_set(e, rc, "%s", why.text) : 0;

@@ -30,6 +30,7 @@ struct kept {
 struct constrain {
     pthread_mutex_t lock;
     struct token_trie *tries[2];  /* ordinary tokens; these and the tags of calls */
+    struct grammar_marks marks;   /* the tags that are tokens */
     const struct tool_form *form; /* the form of calls that has these tags; NULL: none is known yet */
     struct kept kept[MAX_KEPT];
     uint64_t n_used;
@@ -114,14 +115,47 @@ int constrain_schema(const struct json_t *schema, const char *name, struct str *
     return rc ? rc : constrain_check(out, name, e);
 }
 
-/* Returns the text of an ordinary token or a tag of calls; false for others. */
+/* Returns whether a token is a tag of calls. */
+static bool is_tag(const struct generator *s, int32_t id)
+{
+    const char *bytes;
+    size_t n = tokenizer_is_added(s->tokenizer, id) ? tokenizer_bytes(s->tokenizer, id, &bytes) : 0;
+    return n > 0 && tool_form_has_tag(tool_form_of(s->tokenizer, s->info.chat_template), bytes, n);
+}
+
+/* Finds the tags that are tokens. In a call only the token is the tag: the model was trained with it, and the
+ * reader may take its letters in other tokens for text. Tags beyond the limit may be spelled. */
+static void find_marks(struct generator *s)
+{
+    struct grammar_marks *m = &s->constrain->marks;
+    m->n = 0;
+    for (uint32_t i = 0; i < s->info.vocab_size && m->n < GRAMMAR_MAX_MARKS; i++)
+        if (is_tag(s, (int32_t)i)) {
+            m->len[m->n] = tokenizer_bytes(s->tokenizer, (int32_t)i, &m->text[m->n]);
+            m->n++;
+        }
+}
+
+/* Returns the text of an ordinary token, or the byte that stands for a tag of calls; false for others. What
+ * no UTF-8 has stands for tags alone. */
 static bool text_with_tags(const void *ctx, int32_t id, struct token_text *out)
 {
+    static const uint8_t bytes[] = {0xf5, 0xf6, 0xf7, 0xf8, 0xf9, 0xfa, 0xfb, 0xfc, 0xfd, 0xfe, 0xff};
     const struct generator *s = ctx;
+    _Static_assert(sizeof bytes == GRAMMAR_MAX_MARKS, "a byte for each mark");
     out->len = tokenizer_bytes(s->tokenizer, id, &out->bytes);
-    if (!tokenizer_is_added(s->tokenizer, id))
-        return out->len > 0;
-    return tool_form_has_tag(tool_form_of(s->tokenizer, s->info.chat_template), out->bytes, out->len);
+    if (!tokenizer_is_added(s->tokenizer, id)) {
+        size_t i = 0;
+        while (i < out->len && (uint8_t)out->bytes[i] < GRAMMAR_FIRST_MARK)
+            i++;
+        return out->len > 0 && i == out->len;
+    }
+    if (!is_tag(s, id))
+        return false;
+    unsigned mark = grammar_find_mark(&s->constrain->marks, out->bytes, out->len);
+    if (mark < GRAMMAR_MAX_MARKS && s->constrain->marks.len[mark] == out->len)
+        *out = (struct token_text){(const char *)&bytes[mark], 1};
+    return true;
 }
 
 int constrain_share(struct generator *s, struct moeflux_err *e)
@@ -146,6 +180,7 @@ static int open_trie(struct generator *s, bool calls, struct moeflux_err *e)
         return 0;
     if (!calls)
         return token_trie_of(trie, s->tokenizer, s->info.vocab_size, e);
+    find_marks(s);
     return token_trie_new(trie, &(struct token_source){s->info.vocab_size, text_with_tags, s}, e);
 }
 
@@ -165,7 +200,7 @@ static bool has_tags(const struct generator *s)
 static int add(struct generator *s, const char *grammar, bool calls, struct kept *k, struct moeflux_err *e)
 {
     struct grammar *g;
-    bool is_message = calls && !has_tags(s);
+    bool is_message = calls && !has_tags(s), has_marks = calls && !is_message;
     size_t n_ends = s->info.n_eos;
     int32_t *ends = mem_new(n_ends + 1, sizeof *ends, e);
     forget(k);
@@ -175,9 +210,10 @@ static int add(struct generator *s, const char *grammar, bool calls, struct kept
         ends[i] = s->info.eos[i];
     if (is_message)
         ends[n_ends++] = tokenizer_added_id(s->tokenizer, HARMONY_CALL_END);
-    int rc = grammar_compile(&g, grammar, strlen(grammar), "grammar", e);
+    int rc = grammar_compile_marked(&g, grammar, strlen(grammar), "grammar",
+                                    has_marks ? &s->constrain->marks : NULL, e);
     if (rc == 0)
-        rc = constraint_new(&k->start, g, s->constrain->tries[calls && !is_message], ends, n_ends, e);
+        rc = constraint_new(&k->start, g, s->constrain->tries[has_marks], ends, n_ends, e);
     free(ends);
     if (rc == 0 && !(k->grammar = mem_text(grammar, e)))
         rc = ERR_MEMORY;

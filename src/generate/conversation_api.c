@@ -104,6 +104,9 @@ static bool has_same_sampling(const struct moeflux_sampler_options *a,
 int moeflux_conversation_use(struct moeflux_conversation *v, const struct moeflux_request *r,
                              struct moeflux_err *e)
 {
+    int null = err_need(e, "conversation", v, "request", r);
+    if (null)
+        return null;
     struct moeflux_err why = {0}, ignored;
     struct request how = {0};
     struct generator *g = &v->generator;
@@ -135,6 +138,9 @@ int moeflux_conversation_attach(struct moeflux_conversation *v, struct moeflux_c
                                 struct moeflux_session *s, const struct moeflux_request *r,
                                 struct moeflux_err *e)
 {
+    int null = err_need(e, "conversation", v, "chat", c, "session", s, "request", r);
+    if (null)
+        return null;
     struct moeflux_err why = {0};
     const struct turn *last = conversation_last(&v->own);
     detach(v);
@@ -222,6 +228,9 @@ static int put_question(struct moeflux_conversation *v, const char *text, bool i
 int moeflux_conversation_ask(struct moeflux_conversation *v, const char *text, bool instead,
                              struct moeflux_err *e)
 {
+    int null = err_need(e, "conversation", v);
+    if (null)
+        return null;
     struct moeflux_err why = {0};
     int rc = text ? need_chat(v, &why) : err_set(&why, ERR_USAGE, "the question is NULL");
     if (!rc)
@@ -246,6 +255,9 @@ void moeflux_conversation_undo(struct moeflux_conversation *v)
 
 int moeflux_conversation_clear(struct moeflux_conversation *v, const char *system, struct moeflux_err *e)
 {
+    int null = err_need(e, "conversation", v);
+    if (null)
+        return null;
     conversation_clear(&v->own);
     str_clear(&v->own.system);
     str_add_text(&v->own.system, system ? system : "");
@@ -475,6 +487,9 @@ int moeflux_conversation_answer(struct moeflux_conversation *v,
                                 bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
                                 struct moeflux_answer **out, struct moeflux_err *e)
 {
+    int null = err_need(e, "conversation", v);
+    if (null)
+        return null;
     struct moeflux_err why = {0};
     const struct turn *last = conversation_last(&v->own);
     int rc = begin_answer(v, piece, ctx, out, &why);
@@ -490,6 +505,9 @@ int moeflux_conversation_continue(struct moeflux_conversation *v,
                                   bool (*piece)(void *ctx, const struct moeflux_piece *p), void *ctx,
                                   struct moeflux_answer **out, struct moeflux_err *e)
 {
+    int null = err_need(e, "conversation", v);
+    if (null)
+        return null;
     struct moeflux_err why = {0};
     int rc = begin_answer(v, piece, ctx, out, &why);
     if (!rc)
@@ -502,6 +520,9 @@ int moeflux_conversation_continue(struct moeflux_conversation *v,
 
 int moeflux_conversation_write(const struct moeflux_conversation *v, char **out, struct moeflux_err *e)
 {
+    int null = err_need(e, "conversation", v, "place of the text", out);
+    if (null)
+        return null;
     struct moeflux_err why = {0};
     uint64_t fingerprint = 0;
     *out = NULL;
@@ -517,7 +538,10 @@ int moeflux_conversation_read(struct moeflux_conversation **out, const char *tex
                               const char *name, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
-    int rc = moeflux_conversation_new(out, &why);
+    *out = NULL;
+    int rc = err_need(&why, "text of the conversation", text, "name of the text", name);
+    if (!rc)
+        rc = moeflux_conversation_new(out, &why);
     if (!rc)
         rc = conversation_json_read(&(*out)->own, &(*out)->saved, text, len, name, &why);
     if (!rc)

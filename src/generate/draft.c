@@ -72,6 +72,9 @@ _Static_assert((int)MOEFLUX_MAX_DRAFT == VERIFY_ROWS - 1, "with the current toke
 int moeflux_options_use_draft(struct moeflux_options *o, const char *name, const char *draft,
                               struct moeflux_err *e)
 {
+    int null = err_need(e, "name", name);
+    if (null)
+        return null;
     struct draft_options read = {0};
     int rc = draft ? draft_options_parse(&read, name, draft, e) : 0;
     if (rc || !o)

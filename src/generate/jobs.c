@@ -71,6 +71,19 @@ static uint32_t n_soon(const struct jobs *q)
     return (uint32_t)size_min(n, most);
 }
 
+/* Returns how many requests wait when idle workers have taken what they are about to: one that waits for a
+ * worker for any of its answers. Jobs of a request are consecutive. Called with the lock. */
+static uint32_t n_requests(const struct jobs *q)
+{
+    const struct moeflux_job *j = q->first, *last = NULL;
+    uint32_t n = 0;
+    for (uint32_t soon = n_soon(q); j && soon > 0; soon--)
+        j = j->next;
+    for (; j; last = j, j = j->next)
+        n += !last || last->call != j->call;
+    return n;
+}
+
 /* Puts a job after those that wait with the same priority. The caller holds the lock. */
 static void insert(struct jobs *q, struct moeflux_job *j)
 {
@@ -87,15 +100,19 @@ static void insert(struct jobs *q, struct moeflux_job *j)
 
 int jobs_add(struct jobs *q, struct moeflux_job *const *list, size_t n, struct moeflux_err *e)
 {
+    uint32_t n_wait;
     int rc = 0;
     pthread_mutex_lock(&q->lock);
     if (q->closed)
         rc = err_set(e, ERR_INTERRUPTED, "%s", q->closed);
-    else if (q->n_waiting >= (uint64_t)q->most_waiting + n_soon(q))
-        rc = err_set(e, ERR_NO_FIT, "%u requests wait already", q->n_waiting);
+    else if (q->most_waiting < UINT32_MAX && (n_wait = n_requests(q)) >= q->most_waiting)
+        rc = err_set(e, ERR_NO_FIT, "%u %s already, the most that may", n_wait,
+                     n_wait == 1 ? "request waits" : "requests wait");
+    q->n_calls += !rc;
     for (size_t i = 0; !rc && i < n; i++) {
         struct moeflux_job *j = list[i];
         j->state = JOB_WAITING;
+        j->call = q->n_calls;
         insert(q, j);
         q->n_waiting++;
     }

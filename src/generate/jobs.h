@@ -49,6 +49,7 @@ struct moeflux_job { /* made by jobs_new, freed with jobs_release */
     bool lacked_memory;       /* an attempt found too little; the worker writes it while the job is RUNNING */
     uint32_t group;           /* while RUNNING: the group of its worker */
     uint64_t since;           /* queue.n_chosen when it was held */
+    uint64_t call;            /* number of the jobs_add that added it */
     struct moeflux_job *next; /* the next one that is held, that waits or that runs */
     struct job_piece *first, *last;
 };
@@ -70,11 +71,13 @@ struct jobs {
     uint32_t most_running; /* more did not fit in memory (jobs_put_back) */
     uint32_t n_fitted;     /* jobs that have ended since most_running changed */
     uint64_t n_ended;      /* jobs that were finished so far */
+    uint64_t n_calls;      /* calls of jobs_add that have added jobs */
     bool is_paused;        /* no job is taken */
     const char *closed;    /* why no job is taken any more; NULL: some are */
 };
 
-/* Makes an empty queue. most_waiting: limit of jobs that wait for a worker. ERR_MEMORY. */
+/* Makes an empty queue. most_waiting: limit of requests that wait; the jobs that one jobs_add adds, which
+ * have one priority, are a request. UINT32_MAX: none. ERR_MEMORY. */
 int jobs_init(struct jobs *q, uint32_t most_waiting, struct moeflux_err *e);
 /* Frees the queue. A zeroed one is legal. */
 void jobs_free(struct jobs *q);
@@ -82,7 +85,7 @@ void jobs_free(struct jobs *q);
 /* Creates a job for n choices, which the caller sets. NULL with `e` filled. */
 struct moeflux_job *jobs_new(uint32_t n, struct moeflux_err *e);
 
-/* Adds n jobs, all or none. ERR_NO_FIT: too many are waiting. ERR_INTERRUPTED: the queue is closed. */
+/* Adds n jobs, all or none. ERR_NO_FIT: too many requests wait. ERR_INTERRUPTED: the queue is closed. */
 int jobs_add(struct jobs *q, struct moeflux_job *const *list, size_t n, struct moeflux_err *e);
 
 /* Returns the length of the longest common prefix that the prompt of a running job has with another one that

@@ -71,6 +71,9 @@ static int take(struct moeflux_sampler_options *o, const bool *given, const stru
 int moeflux_sampler_take_model(struct moeflux_sampler_options *o, const bool *given, const char *dir,
                                size_t *failed, struct moeflux_err *e)
 {
+    int null = err_need(e, "description of the sampler", o, "directory", dir, "place of the index", failed);
+    if (null)
+        return null;
     struct gguf g;
     struct moeflux_err why = {0};
     if (!gguf_is_file(dir) || gguf_open(&g, dir, NULL) < 0)

@@ -40,14 +40,16 @@ static int take_options(struct moeflux_pool *p, const struct moeflux_pool_option
     struct moeflux_pool_options *o = &p->options;
     uint32_t n_models = 1 + p->chat->generator.n_copies;
     *o = *from;
+    if (o->reuse != MOEFLUX_POOL_RECENT && o->reuse != MOEFLUX_POOL_BATCH)
+        return err_set(e, ERR_USAGE, "`reuse` is %d, expected 0 or 1", (int)o->reuse);
     o->parallel = o->parallel ? o->parallel : n_models;
     o->sequences = o->sequences ? o->sequences : o->parallel;
     if (o->parallel < n_models || o->parallel > WORKERS_MAX)
-        return err_set(e, ERR_USAGE, "parallel: %u, expected %u to %d: an answer for each model", o->parallel,
-                       n_models, WORKERS_MAX);
+        return err_set(e, ERR_USAGE, "`parallel` is %u, expected %u to %d: an answer for each model",
+                       o->parallel, n_models, WORKERS_MAX);
     if (o->sequences < o->parallel)
-        return err_set(e, ERR_USAGE, "sequences: %u, expected at least %u, as many as answers", o->sequences,
-                       o->parallel);
+        return err_set(e, ERR_USAGE, "`sequences` is %u, expected at least %u, as many as answers",
+                       o->sequences, o->parallel);
     if (is_batch(p) && (!o->most_waiting || o->most_waiting > MOEFLUX_POOL_MAX_HELD))
         o->most_waiting = MOEFLUX_POOL_MAX_HELD;
     return 0;
@@ -91,13 +93,12 @@ static struct workers_options batch_options(const struct moeflux_pool *p, uint32
 
 static struct workers_options recent_options(const struct moeflux_pool_options *o)
 {
-    return (struct workers_options){.keep = {.most = o->sequences,
-                                             .bytes = o->bytes,
-                                             .dir = o->dir,
-                                             .dir_bytes = o->dir_bytes,
-                                             .dir_files = o->dir_files,
-                                             .tell = o->warning.tell,
-                                             .ctx = o->warning.ctx},
+    return (struct workers_options){.keep = {.most = o->sequences, .bytes = o->bytes},
+                                    .files = {.dir = o->dir,
+                                              .bytes = o->dir_bytes,
+                                              .n_files = o->dir_files,
+                                              .tell = o->warning.tell,
+                                              .ctx = o->warning.ctx},
                                     .converse = true};
 }
 
@@ -255,7 +256,8 @@ static int hold(struct moeflux_pool *p, struct moeflux_job *const *jobs, size_t 
     if (p->has_ended)
         rc = err_set(e, ERR_INTERRUPTED, "%s", p->why);
     else if (n > p->options.most_waiting - p->queue.n)
-        rc = err_set(e, ERR_NO_FIT, "%u requests wait already", p->queue.n);
+        rc = err_set(e, ERR_NO_FIT, "%u jobs of %u that may wait do so: there is no room for %zu more",
+                     p->queue.n, p->options.most_waiting, n);
     for (size_t i = 0; !rc && i < n; i++)
         queue_add(&p->queue, jobs[i]);
     pthread_mutex_unlock(&p->lock);
@@ -281,7 +283,9 @@ static int mark_added(struct moeflux_pool *p, struct moeflux_job *const *jobs, s
 int moeflux_pool_add(struct moeflux_pool *p, struct moeflux_job *const *jobs, size_t n, struct moeflux_err *e)
 {
     struct moeflux_err why = {0};
-    int rc = mark_added(p, jobs, n, &why);
+    int rc = err_need(&why, "pool", p, "list of jobs", jobs);
+    if (!rc)
+        rc = mark_added(p, jobs, n, &why);
     if (rc)
         return err_set(e, rc, "%s", why.text);
     for (size_t i = 0; !is_batch(p) && i < n; i++)
@@ -328,6 +332,9 @@ bool moeflux_job_read(struct moeflux_job *j, uint32_t ms,
 
 int moeflux_job_result(const struct moeflux_job *j, struct moeflux_err *e)
 {
+    int null = err_need(e, "job", j);
+    if (null)
+        return null;
     const struct choice_result *r = jobs_result(j);
     return r->rc ? err_set(e, r->rc, "%s", r->error.text) : 0;
 }
@@ -385,6 +392,9 @@ void moeflux_pool_pause(struct moeflux_pool *p)
 
 int moeflux_pool_restart(struct moeflux_pool *p, struct moeflux_err *e)
 {
+    int null = err_need(e, "pool", p);
+    if (null)
+        return null;
     struct moeflux_err why = {0};
     int rc = workers_restart(p->workers, &why);
     pthread_mutex_lock(&p->lock);

@@ -32,7 +32,6 @@ struct sequences {
     struct sequences_options options;
     struct entry *entries; /* [options.most] */
     uint64_t clock;
-    struct saved_sequences saved;
 };
 
 int sequences_new(struct sequences **out, struct moeflux_model *m, const struct sequences_options *o,
@@ -45,13 +44,9 @@ int sequences_new(struct sequences **out, struct moeflux_model *m, const struct 
     q->model = m;
     q->options = *o;
     q->entries = mem_new(o->most, sizeof *q->entries, e);
-    int rc = q->entries ? 0 : ERR_MEMORY;
-    if (!rc && o->dir)
-        rc = saved_sequences_open(&q->saved, m, o->dir, &(struct saved_limits){o->dir_bytes, o->dir_files},
-                                  o->tell, o->ctx, e);
-    if (rc) {
+    if (!q->entries) {
         sequences_free(q);
-        return rc;
+        return ERR_MEMORY;
     }
     *out = q;
     return 0;
@@ -92,7 +87,7 @@ uint32_t sequences_usable(struct sequences *q, const struct sequences_prompt *p)
 
 uint32_t sequences_common(const struct sequences *q, const int32_t *ids, uint32_t n)
 {
-    uint32_t most = saved_sequences_common(&q->saved, ids, n);
+    uint32_t most = saved_sequences_common(q->options.saved, ids, n);
     for (uint32_t i = 0; i < q->options.most; i++) {
         const struct entry *x = &q->entries[i];
         if (!x->session || x->used)
@@ -153,13 +148,13 @@ static struct entry *find_free(struct sequences *q)
 static void save(struct sequences *q, struct entry *x)
 {
     const struct sequences_options *o = &q->options;
-    bool is_worth_it = o->dir && x->changed && moeflux_session_position(x->session) >= WORTH_SAVING;
+    bool is_worth_it = o->saved && x->changed && moeflux_session_position(x->session) >= WORTH_SAVING;
     x->changed = false;
     if (!is_worth_it)
         return;
     if (o->saves)
         o->saves(o->saves_ctx, true);
-    saved_sequences_add(&q->saved, x->session);
+    saved_sequences_add(o->saved, x->session);
     if (o->saves)
         o->saves(o->saves_ctx, false);
 }
@@ -231,20 +226,18 @@ static int use(struct sequences *q, struct entry *x, struct moeflux_session **ou
     return 0;
 }
 
-/* Loads the best file. *out: NULL if it cannot be used, or is gone; the index has forgotten it then. Without
+/* Loads the best file. *out: NULL if it cannot be used, or is gone; it is not found again then. Without
  * memory it fails with ERR_NO_FIT, and the file stays for a later time. */
 static int try_load(struct sequences *q, const int32_t *ids, uint32_t n, struct moeflux_session **out,
                     struct moeflux_err *e)
 {
     struct entry *x;
-    uint32_t n_usable;
     int rc = take_empty(q, &x, e);
     *out = NULL;
     if (rc)
         return rc;
-    /* An eviction in take_empty may have added and removed files, so search again. */
-    uint32_t idx = saved_sequences_find(&q->saved, ids, n, &n_usable);
-    rc = n_usable ? saved_sequences_load(&q->saved, idx, x->session, q->options.max_context, e) : 0;
+    if (q->options.saved)
+        rc = saved_sequences_load(q->options.saved, q->model, ids, n, x->session, q->options.max_context, e);
     if (rc)
         drop(x);
     else if (moeflux_session_position(x->session) > 0)
@@ -295,16 +288,16 @@ static int share(struct sequences *q, struct entry *from, uint32_t n, struct moe
     return use(q, x, out);
 }
 
-/* Loads files while one has much more of the prompt than the sequences in memory. Each that cannot be used is
- * forgotten. */
+/* Loads files while one has much more of the prompt than the sequences in memory. One that cannot be used is
+ * not found again. */
 static int load_better(struct sequences *q, const struct sequences_prompt *p, struct moeflux_session **out,
                        struct moeflux_err *e)
 {
     int rc = 0;
     *out = NULL;
     while (!rc && !*out && (find_free(q) || find_oldest(q))) {
-        uint32_t in_memory = sequences_usable(q, p), in_file;
-        saved_sequences_find(&q->saved, p->ids, p->n, &in_file);
+        uint32_t in_memory = sequences_usable(q, p);
+        uint32_t in_file = saved_sequences_usable(q->options.saved, q->model, p->ids, p->n);
         if (in_file < in_memory + WORTH_LOADING)
             break;
         rc = load(q, p->ids, p->n, out, e);
@@ -363,10 +356,9 @@ void sequences_put(struct sequences *q, struct moeflux_session *s, const struct 
 
 struct moeflux_sequence_counts sequences_count(const struct sequences *q)
 {
-    struct moeflux_sequence_counts c = {.n_saved = (uint32_t)q->saved.n,
-                                        .dir_bytes = q->saved.bytes,
-                                        .n_loads = q->saved.n_loads,
-                                        .n_saves = q->saved.n_saves};
+    const struct saved_counts files = saved_sequences_count(q->options.saved);
+    struct moeflux_sequence_counts c = {
+        .n_saved = files.n, .dir_bytes = files.bytes, .n_loads = files.n_loads, .n_saves = files.n_saves};
     for (uint32_t i = 0; i < q->options.most; i++) {
         const struct entry *x = &q->entries[i];
         c.n += x->session != NULL;
@@ -391,7 +383,6 @@ void sequences_free(struct sequences *q)
             save(q, &q->entries[i]);
         drop(&q->entries[i]);
     }
-    saved_sequences_close(&q->saved);
     free(q->entries);
     free(q);
 }

@@ -12,6 +12,7 @@
 #include "generate/prefix.h"
 #include "moeflux_chat.h"
 
+struct saved_sequences;
 struct sequences;
 
 struct sequences_options {
@@ -21,21 +22,15 @@ struct sequences_options {
     /* Tokens of a chunk: only whole chunks of a sequence's last prompt are reused (prefill.chunk); 0: all
      * that can be. */
     uint32_t chunk;
-    uint64_t bytes;     /* most bytes of the states of idle sequences; 0: no limit */
-    const char *dir;    /* directory for evicted sequences, borrowed; NULL: none */
-    uint64_t dir_bytes; /* most bytes of its files; the oldest are removed; 0: no limit */
-    uint32_t dir_files; /* most files, likewise */
-    /* Shows the user a line that is no failure. */
-    void (*tell)(void *ctx, const char *text);
-    void *ctx;
+    uint64_t bytes;                /* most bytes of the states of idle sequences; 0: no limit */
+    struct saved_sequences *saved; /* where evicted sequences are saved, borrowed; NULL: nowhere */
     /* Called on the caller's thread before (on) and after a sequence is saved. It is saved for later prompts,
      * so the leaving of a client who waits meanwhile should not end that. NULL: nobody is called. */
     void (*saves)(void *ctx, bool on);
     void *saves_ctx;
 };
 
-/* Creates the set and indexes the directory's files of this model; others are left alone. ERR_IO: the
- * directory cannot be created or read. ERR_MEMORY. */
+/* Creates an empty set. ERR_MEMORY. */
 int sequences_new(struct sequences **out, struct moeflux_model *m, const struct sequences_options *o,
                   struct moeflux_err *e);
 
@@ -75,12 +70,13 @@ const struct moeflux_session *sequences_latest(const struct sequences *q);
 /* Evicts the least recently used idle sequence: saves it and frees its memory. False: there is none. */
 bool sequences_shrink(struct sequences *q);
 
+/* Counts the sequences, and the files of all sets that share them. */
 struct moeflux_sequence_counts sequences_count(const struct sequences *q);
 
 /* Frees the sequences in memory and saves none: their device is lost. */
 void sequences_forget(struct sequences *q);
 
-/* Saves the sequences in memory, if there is a directory, and frees all. NULL is legal. */
+/* Saves the sequences in memory, if there is where to, and frees all. NULL is legal. */
 void sequences_free(struct sequences *q);
 
 #endif

@@ -106,7 +106,9 @@ int moeflux_tools_read(const char *path, char **out, struct moeflux_err *e)
     struct moeflux_err why;
     size_t len;
     *out = NULL;
-    int rc = file_read_text(path, MAX_BYTES, out, &len, &why);
+    int rc = err_need(&why, "path", path);
+    if (!rc)
+        rc = file_read_text(path, MAX_BYTES, out, &len, &why);
     if (!rc)
         rc = check_text(*out, len, path, &why);
     if (!rc)

@@ -46,6 +46,7 @@ struct workers {
     uint32_t n, n_started, n_copies;
     struct worker *each; /* [n] */
     struct copy copies[MOEFLUX_MAX_DEVICES];
+    struct saved_sequences *saved; /* outlives the copies' sequences; NULL: none */
     struct jobs *jobs;
     const struct generator *generator;
     struct workers_options options;
@@ -151,17 +152,17 @@ struct moeflux_sequence_counts workers_count(struct workers *w)
     struct moeflux_sequence_counts counts = {0};
     for (uint32_t i = 0; i < w->n_copies; i++) {
         struct copy *c = &w->copies[i];
+        struct moeflux_sequence_counts one = counts;
         pthread_mutex_lock(&c->lock);
-        const struct moeflux_sequence_counts one =
-            c->sequences ? sequences_count(c->sequences) : (struct moeflux_sequence_counts){0};
+        if (c->sequences) {
+            /* All copies count the same files. */
+            one = sequences_count(c->sequences);
+            one.n += counts.n;
+            one.n_used += counts.n_used;
+            one.bytes += counts.bytes;
+        }
         pthread_mutex_unlock(&c->lock);
-        counts.n += one.n;
-        counts.n_used += one.n_used;
-        counts.n_saved += one.n_saved;
-        counts.bytes += one.bytes;
-        counts.dir_bytes += one.dir_bytes;
-        counts.n_loads += one.n_loads;
-        counts.n_saves += one.n_saves;
+        counts = one;
     }
     return counts;
 }
@@ -501,7 +502,10 @@ static int make_copies(struct workers *w, struct moeflux_err *e)
     keep.most = div_up(keep.most, w->n_copies);
     /* 0 would be no limit. */
     keep.bytes = keep.bytes ? size_max(keep.bytes / w->n_copies, 1) : 0;
-    int rc = 0;
+    int rc = w->options.files.dir
+                 ? saved_sequences_open(&w->saved, generator_copy(g, 0), &w->options.files, e)
+                 : 0;
+    keep.saved = w->saved;
     for (uint32_t i = 0; !rc && i < w->n_copies; i++)
         rc = make_copy(w, i, &keep, e);
     return rc;
@@ -605,4 +609,6 @@ void workers_join(struct workers *w)
             generator_copy(w->generator, i)->progress = w->copies[i].progress;
         w->copies[i].all = NULL;
     }
+    saved_sequences_close(w->saved);
+    w->saved = NULL;
 }

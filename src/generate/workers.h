@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "generate/saved_sequences.h"
 #include "generate/sequences.h"
 #include "moeflux.h"
 
@@ -17,7 +18,8 @@ struct jobs;
 struct workers;
 
 struct workers_options {
-    struct sequences_options keep; /* limits of all copies together; max_context is not used */
+    struct sequences_options keep; /* limits of all copies together; max_context and saved are not used */
+    struct saved_options files;    /* the directory that all copies share */
     /* Prompts are turns of conversations: each gets a checkpoint where it parts from another one, too, and
      * the last stop cuts no evaluation (prefill.passes_above). */
     bool converse;

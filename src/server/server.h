@@ -31,7 +31,7 @@ struct server_options {    /* strings are borrowed */
     uint64_t state_dir_bytes;     /* most bytes of its files; 0: no limit */
     uint32_t state_dir_files;     /* most files; 0: no limit */
     uint32_t address_connections; /* most connections of one address; 0: only their total is limited */
-    uint32_t most_waiting;        /* most jobs in the queue */
+    uint32_t most_waiting;        /* most requests that wait for any of their answers */
     uint32_t grace_s;             /* time that running answers get after server_stop */
     const struct moeflux_request *request; /* fields that a request does not have; used by server_start */
     /* Shows the user a line that is no failure; called on any thread. */

@@ -111,6 +111,24 @@ json_is 'j["text"], j["stop_reason"], [c["function"]["name"] for c in j["tool_ca
 run 0 "$MOEFLUX" "$@" -p 'When?' --grammar "$tmp/grammar" --json
 json_is 'j["stop_reason"], "tool_calls" in j' "('eos', False)"
 
+claim tools_that_the_chat_template_leaves_out_are_reported_once
+mkdir "$tmp/blind-model"
+cp -P "$tmp/tools-model"/* "$tmp/blind-model"
+rm "$tmp/blind-model/chat_template.jinja"
+cat >"$tmp/blind-model/chat_template.jinja" <<'END'
+{%- for m in messages %}<|im_start|>{{ m.role }}
+{{ m.content }}{% for c in m.tool_calls or [] %}<minimax:tool_call>{{ c.function.name }}{% endfor %}<|im_end|>
+{% endfor %}<|im_start|>assistant
+END
+for json in '' --json; do
+    run 0 "$MOEFLUX" -m "$tmp/blind-model" --device cpu --temp 0 -n 1 -p 'When?' --tools "$tmp/tools" $json
+    err_line '^moeflux: --tools: the chat template leaves tools out'
+done
+printf '%s\n' '{"prompt": "When?"}' '{"prompt": "When?"}' >"$tmp/in"
+run 0 "$MOEFLUX" -m "$tmp/blind-model" --device cpu --temp 0 -n 1 --tools "$tmp/tools" --batch "$tmp/in"
+[ "$(grep -c 'line 1: the chat template leaves tools out' "$tmp/err")" -eq 1 ] || fault "$(cat "$tmp/err")"
+[ "$(grep -c 'leaves tools out' "$tmp/err")" -eq 1 ] || fault "$(cat "$tmp/err")"
+
 claim a_request_may_ask_for_a_call
 tools=$(tr -d '\n' <"$tmp/tools") now='{"type": "function", "function": {"name": "now"}}'
 cat >"$tmp/in" <<END

@@ -71,9 +71,12 @@ claim a_server_answers_concurrent_requests_on_several_devices
 serves --device cpu,cpu
 serves --device cpu,cpu --replicate --parallel 3
 fails 2 '--parallel: .* 2 .*--replicate, .* 1$' serve -m "$model" --device cpu,cpu --replicate --parallel 1
-fails 2 '--replicate .*--state-dir ' serve -m "$model" --device cpu,cpu --replicate --state-dir "$tmp"
 
 claim a_conversation_continues_in_the_copy_that_has_it
 python3 tests/cli/serve_home.py "$MOEFLUX" "$model" >"$tmp/said" 2>&1 || fault "$(tail -c 1500 "$tmp/said")"
+
+claim copies_share_the_files_of_a_directory
+python3 tests/cli/serve_files.py "$MOEFLUX" "$model" "$tmp/states" >"$tmp/said" 2>&1 ||
+    fault "$(tail -c 1500 "$tmp/said")"
 
 report

@@ -191,6 +191,25 @@ done
 [ -s "$tmp/seed.1" ] || fault 'the library says nothing'
 cmp -s "$tmp/seed.1" "$tmp/seed.2" || fault 'seeds differ at temperature 0'
 
+claim no_question_is_cut_or_left_out
+long=$(head -c 70000 /dev/zero | tr '\0' x)
+for example in chat pool; do
+    status=0
+    echo "$long" | LD_LIBRARY_PATH="$root/usr/lib" "$tmp/$example" tests/models/tiny cpu 1 >"$tmp/out" 2>"$tmp/err" ||
+        status=$?
+    [ $status -eq 1 ] || fault "$example: status $status"
+    grep -q "^$example: .*line .*bytes$" "$tmp/err" || fault "$example: $(cat "$tmp/err")"
+    out_empty
+done
+status=0
+yes 'What is 2 + 3?' | head -n 257 | LD_LIBRARY_PATH="$root/usr/lib" "$tmp/pool" tests/models/tiny cpu 1 \
+    >"$tmp/out" 2>"$tmp/err" || status=$?
+[ $status -eq 1 ] || fault "pool: status $status"
+grep -q '^pool: more than 256 lines' "$tmp/err" || fault "pool: $(cat "$tmp/err")"
+printf '\377 what is 2 + 3?\n' | LD_LIBRARY_PATH="$root/usr/lib" LC_ALL=C python3 examples/chat.py tests/models/tiny \
+    cpu 1 >"$tmp/out" 2>"$tmp/err" || fault "chat.py: $(cat "$tmp/err")"
+[ -s "$tmp/out" ] || fault 'chat.py says nothing'
+
 claim an_example_prints_the_message_of_the_library
 run 1 "$tmp/static-example" "$tmp/no-such-dir" x
 err_has "$tmp/no-such-dir: No such file"

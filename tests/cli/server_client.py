@@ -57,9 +57,9 @@ def metrics():
     return {x.split()[0]: float(x.split()[1]) for x in data.decode().splitlines() if not x.startswith('#')}
 
 
-def wait_for_requests(what, n):
-    """Waits until n requests are 'running' or 'waiting', or more."""
-    wait_until(lambda: metrics()['moeflux_requests_' + what] >= n, f'{n} requests {what}')
+def wait_for_answers(what, n):
+    """Waits until n answers are 'running' or 'waiting', or more."""
+    wait_until(lambda: metrics()['moeflux_answers_' + what] >= n, f'{n} answers {what}')
 
 
 def refused(status, param, body, path='/v1/chat/completions', words=''):
@@ -441,8 +441,8 @@ def broken_http_does_not_end_it():
     assert call('GET', '/health')[0] == 200
 
 
-def start_long(stream, n=200):
-    body = json.dumps({**long_answer, 'stream': stream, 'max_tokens': n}).encode()
+def start_long(stream, max_tokens=200, **more):
+    body = json.dumps({**long_answer, 'stream': stream, 'max_tokens': max_tokens, **more}).encode()
     c = socket.create_connection((host, port), timeout=60)
     c.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n' % len(body) + body)
     return c
@@ -456,14 +456,14 @@ def a_client_that_hangs_up_stops_its_answer():
             before = metrics()
             c = start_long(stream, 7000)
             ended = lambda now: now['moeflux_generated_tokens_total'] >= before['moeflux_generated_tokens_total'] + 7000
-            runs = lambda now: now['moeflux_requests_running'] >= 1
+            runs = lambda now: now['moeflux_answers_running'] >= 1
             wait_until(lambda: (lambda now: runs(now) or ended(now))(metrics()), 'a request runs')
             if rest:
                 c.sendall(rest)
                 c.shutdown(socket.SHUT_WR)
             else:
                 c.close()
-            wait_until(lambda: metrics()['moeflux_requests_running'] == 0, 'the answer ends')
+            wait_until(lambda: metrics()['moeflux_answers_running'] == 0, 'the answer ends')
             after = metrics()
             c.close()
             if not ended(after):
@@ -491,16 +491,17 @@ def concurrent_answers_are_those_of_single_requests():
 
 
 def a_full_queue_refuses_requests():
-    """The server has --queue 1: one request runs and one waits."""
+    """The server has --queue 1: one request runs and one waits, with several answers."""
     held = [start_long(True)]
-    wait_for_requests('running', 1)
-    held.append(start_long(True))
-    wait_for_requests('waiting', 1)
+    wait_for_answers('running', 1)
+    held.append(start_long(True, n=6))
+    wait_for_answers('waiting', 6)
     status, headers, data = call('POST', '/v1/completions', {'prompt': 'a'})
     for c in held:
         c.close()
-    kind = json.loads(data)['error']['type']
-    assert status == 429 and headers['Retry-After'] and kind == 'rate_limit_error', (status, data)
+    error = json.loads(data)['error']
+    assert status == 429 and headers['Retry-After'] and error['type'] == 'rate_limit_error', (status, data)
+    assert error['message'].startswith('1 request waits'), error
 
 
 def a_key_is_needed():
@@ -614,7 +615,7 @@ def a_prompt_that_was_not_answered_can_be_asked_again():
     ask = {'prompt': [5] * 7000, 'max_tokens': 100, 'ignore_eos': True, 'stream': stream}
     t = threading.Thread(target=lambda: got.extend(call('POST', '/v1/completions', ask)))
     t.start()
-    wait_for_requests('running', 1)
+    wait_for_answers('running', 1)
     assert t.is_alive(), got
     os.kill(int(sys.argv[3]), 15)
     t.join()

@@ -572,11 +572,17 @@ static void an_answer_that_has_to_call_a_tool_calls_it(void **state)
         constraint_free(o.constraint);
         answer_free(&a);
     }
-    /* The tag may be the model's own token, which other grammars do not have. */
+    /* The tag is the model's own token, and no other; other grammars do not have it. */
     struct constraint *calls, *plain;
+    const uint64_t *allowed;
+    uint32_t n_allowed = 0;
     int32_t tag = tokenizer_added_id(model.tokenizer, "<tool_call>");
     check_ok(constrain_begin_calls(&model, str_text(&grammar), &calls, &e), &e);
     check_ok(constrain_begin(&model, str_text(&grammar), &plain, &e), &e);
+    check_ok(constraint_mask(calls, &allowed, &e), &e);
+    for (uint32_t i = 0; i < (model.info.vocab_size + 63) / 64; i++)
+        n_allowed += (uint32_t)__builtin_popcountll(allowed[i]);
+    assert_int_equal(n_allowed, 1);
     check_ok(constraint_accept(calls, tag, &e), &e);
     assert_int_equal(constraint_accept(plain, tag, &e), ERR_USAGE);
     constraint_free(calls);

@@ -356,6 +356,36 @@ static struct answer answer_held(enum held held, uint64_t seed, struct str *all)
     return a;
 }
 
+/* How often the text has a control token's letters, and how often the answer has the token. */
+static void count_tags(const struct answer *a, const char *text, const char *tag, unsigned *n_letters,
+                       unsigned *n_tokens)
+{
+    int32_t id = tokenizer_added_id(model.tokenizer, tag);
+    for (const char *at = text; (at = strstr(at, tag)); at++)
+        ++*n_letters;
+    for (size_t i = 0; i < a->tokens.n; i++)
+        *n_tokens += a->tokens.ids[i] == id;
+}
+
+static void tags_of_a_call_that_is_asked_for_are_control_tokens(void **state)
+{
+    static const char *const tags[] = {"<|open|>", "<|close|>", "<|sep|>"};
+    (void)state;
+    open_model();
+    for (uint64_t seed = 10; seed < 14; seed++) {
+        struct str all = {0};
+        unsigned n_letters = 0, n_tokens = 0;
+        struct answer a = answer_held(CALLS, seed, &all);
+        for (size_t i = 0; i < sizeof tags / sizeof *tags; i++)
+            count_tags(&a, str_text(&all), tags[i], &n_letters, &n_tokens);
+        if (n_tokens < 8 || n_tokens != n_letters)
+            fail_msg("%u tags, %u tokens: %s", n_letters, n_tokens, str_text(&all));
+        answer_free(&a);
+        str_free(&all);
+    }
+    close_model();
+}
+
 static void an_answer_that_is_held_has_its_sections(void **state)
 {
     (void)state;
@@ -420,6 +450,7 @@ int main(void)
         cmocka_unit_test(an_answer_stays_in_the_next_prompt),
         cmocka_unit_test(sections_are_thinking_and_answer),
         cmocka_unit_test(calls_are_found),
+        cmocka_unit_test(tags_of_a_call_that_is_asked_for_are_control_tokens),
         cmocka_unit_test(an_answer_that_is_held_has_its_sections),
         cmocka_unit_test(an_answer_may_be_a_text_of_a_form_or_call),
     };

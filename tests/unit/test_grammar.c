@@ -486,7 +486,7 @@ static void masks_are_what_a_slow_recogniser_says_of_each_token(void **state)
                         strstr(e.text, "what may be empty"));
             continue;
         }
-        check_ok(grammar_tree_parse(&tree, str_text(&text), text.len, "g", &e), &e);
+        check_ok(grammar_tree_parse(&tree, str_text(&text), text.len, "g", NULL, &e), &e);
         bool ends[N_RULES + 1] = {0};
         struct oracle o = {.tree = &tree, .grammar = str_text(&text), .ends = ends};
         for (unsigned pass = 0; pass <= N_RULES; pass++)

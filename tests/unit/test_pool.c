@@ -390,6 +390,25 @@ static void a_cancelled_job_ends_no_save_of_another_conversation(void **state)
     tmp_tree_remove(dir);
 }
 
+/* The state is too large to be saved. */
+static void a_pool_without_a_function_for_warnings_shows_none(void **state)
+{
+    (void)state;
+    char *dir = tmp_tree_new();
+    const char *files = tmp_tree_path(dir, "states");
+    struct moeflux_request *r = ask_much(1);
+    struct moeflux_pool *p = open_pool(
+        (struct moeflux_pool_options){.parallel = 1, .context = 2 * CONTEXT, .dir = files, .dir_bytes = 1});
+    struct moeflux_job *j = new_job(p, r, (struct moeflux_job_options){0});
+    add(p, j);
+    assert_true(moeflux_job_wait(j, LONG_MS));
+    moeflux_job_free(j);
+    moeflux_request_free(r);
+    moeflux_pool_close(p);
+    assert_int_equal(tmp_tree_count(files), 0);
+    tmp_tree_remove(dir);
+}
+
 static void the_end_fails_jobs_that_wait_and_refuses_later_ones(void **state)
 {
     (void)state;
@@ -763,6 +782,7 @@ int main(void)
         cmocka_unit_test(jobs_with_a_lower_number_begin_first_and_the_queue_has_an_end),
         cmocka_unit_test(a_cancelled_job_ends_alone),
         cmocka_unit_test(a_cancelled_job_ends_no_save_of_another_conversation),
+        cmocka_unit_test(a_pool_without_a_function_for_warnings_shows_none),
         cmocka_unit_test(the_end_fails_jobs_that_wait_and_refuses_later_ones),
         cmocka_unit_test(a_batch_takes_what_the_last_sequence_has_first),
         cmocka_unit_test(jobs_of_several_requests_give_the_answers_of_each),

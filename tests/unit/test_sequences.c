@@ -6,9 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "base/side_file.h"
 #include "engine/state/places.h"
 #include "generate/prefill.h"
+#include "generate/saved_sequences.h"
 #include "generate/sequences.h"
 #include "moeflux.h"
 #include "small_model.h"
@@ -46,14 +49,39 @@ static void count_message(void *ctx, const char *text)
     n_messages++;
 }
 
-static struct sequences *new_sequences(uint32_t most, uint64_t bytes, const char *files)
+/* The files of the sequences that a test has; NULL: none. */
+static struct saved_sequences *saved;
+
+static struct saved_sequences *open_files(const char *files, uint64_t bytes, uint32_t n_files)
+{
+    struct moeflux_err e = {0};
+    struct saved_sequences *v;
+    const struct saved_options o = {.dir = files, .bytes = bytes, .n_files = n_files, .tell = count_message};
+    check_ok(saved_sequences_open(&v, model, &o, &e), &e);
+    return v;
+}
+
+static struct sequences *sequences_with(struct saved_sequences *files, uint32_t most, uint64_t bytes)
 {
     struct moeflux_err e = {0};
     struct sequences *q;
     const struct sequences_options o = {
-        .max_context = SMALL_CONTEXT, .most = most, .bytes = bytes, .dir = files, .tell = count_message};
+        .max_context = SMALL_CONTEXT, .most = most, .bytes = bytes, .saved = files};
     check_ok(sequences_new(&q, model, &o, &e), &e);
     return q;
+}
+
+static struct sequences *new_sequences(uint32_t most, uint64_t bytes, const char *files)
+{
+    saved = files ? open_files(files, 0, 0) : NULL;
+    return sequences_with(saved, most, bytes);
+}
+
+static void end(struct sequences *q)
+{
+    sequences_free(q);
+    saved_sequences_close(saved);
+    saved = NULL;
 }
 
 /* A prompt: N ids that begin like those of `topic`, and like those of all of a topic's. */
@@ -117,7 +145,7 @@ static void a_prompt_goes_on_in_the_sequence_that_has_the_most_of_it(void **stat
     assert_int_equal(ask(q, 1, 2), N / 2);
     assert_int_equal(ask(q, 2, 2), N / 2);
     assert_int_equal(sequences_count(q).n, 2);
-    sequences_free(q);
+    end(q);
 }
 
 static void the_least_recently_used_one_leaves(void **state)
@@ -130,7 +158,7 @@ static void the_least_recently_used_one_leaves(void **state)
     assert_int_equal(ask(q, 3, 1), 0);
     assert_int_equal(ask(q, 1, 3), N / 2);
     assert_int_equal(ask(q, 2, 2), 0);
-    sequences_free(q);
+    end(q);
 }
 
 static void one_that_is_in_use_is_not_taken(void **state)
@@ -148,7 +176,7 @@ static void one_that_is_in_use_is_not_taken(void **state)
     put(q, a, N);
     assert_true(sequences_shrink(q));
     put(q, b, N);
-    sequences_free(q);
+    end(q);
 }
 
 /* Evaluates N tokens, with checkpoints at a quarter and at half of them. */
@@ -239,7 +267,7 @@ static void with_chunks_only_those_of_a_prompt_are_reused(void **state)
     check_ok(take(q, prompt(1, 2), 0, &s, &e), &e);
     sequences_drop(q, s);
     assert_int_equal(sequences_count(q).n, 0);
-    sequences_free(q);
+    end(q);
 }
 
 /* A prompt that begins as a longer conversation, but is another one, takes nothing from it. */
@@ -265,7 +293,7 @@ static void another_conversation_keeps_what_it_has(void **state)
     assert_int_equal(moeflux_session_position(b), SHARED);
     assert_memory_equal(moeflux_session_history(b), ids, SHARED * sizeof *ids);
     put(q, b, SHARED);
-    sequences_free(q);
+    end(q);
 }
 
 static void idle_ones_keep_to_their_bytes(void **state)
@@ -274,16 +302,16 @@ static void idle_ones_keep_to_their_bytes(void **state)
     struct sequences *q = new_sequences(4, 1, NULL);
     ask(q, 1, 1);
     assert_int_equal(sequences_count(q).n, 0);
-    sequences_free(q);
+    end(q);
     q = new_sequences(4, 0, NULL);
     ask(q, 1, 1);
     uint64_t one = sequences_count(q).bytes;
-    sequences_free(q);
+    end(q);
     q = new_sequences(4, 2 * one, NULL);
     for (int32_t i = 0; i < 4; i++)
         ask(q, i, 1);
     assert_int_equal(sequences_count(q).n, 2);
-    sequences_free(q);
+    end(q);
 }
 
 static void those_that_leave_memory_are_found_in_files_by_a_later_program_too(void **state)
@@ -296,12 +324,12 @@ static void those_that_leave_memory_are_found_in_files_by_a_later_program_too(vo
         assert_int_equal(ask(q, i, 1), 0);
     for (int32_t i = 0; i < 3; i++)
         assert_int_equal(ask(q, i, 2), N / 2);
-    sequences_free(q);
+    end(q);
     q = new_sequences(1, 0, files);
     for (int32_t i = 0; i < 3; i++)
         assert_int_equal(ask(q, i, 3), N / 2);
     assert_int_equal(n_messages, 0);
-    sequences_free(q);
+    end(q);
 }
 
 static void a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones(void **state)
@@ -312,25 +340,21 @@ static void a_file_gives_way_to_what_goes_on_from_it_and_to_newer_ones(void **st
     struct sequences *q = new_sequences(1, 0, files);
     struct moeflux_session *s;
     ask(q, 1, 1);
-    sequences_free(q);
+    end(q);
     assert_int_equal(tmp_tree_count(files), 1);
     q = new_sequences(1, 0, files);
     assert_int_equal(ask(q, 1, 1), N / 2);
     check_ok(take(q, prompt(1, 1), N, &s, &e), &e);
     check_ok(moeflux_session_eval(s, prompt(2, 2), N, &none, &e), &e);
     put(q, s, N);
-    sequences_free(q);
+    end(q);
     assert_int_equal(tmp_tree_count(files), 1);
 }
 
 static struct sequences *with_bytes(const char *files, uint64_t most)
 {
-    struct moeflux_err e = {0};
-    struct sequences *q;
-    const struct sequences_options o = {
-        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_bytes = most, .tell = count_message};
-    check_ok(sequences_new(&q, model, &o, &e), &e);
-    return q;
+    saved = open_files(files, most, 0);
+    return sequences_with(saved, 1, 0);
 }
 
 static void files_keep_to_their_bytes(void **state)
@@ -340,36 +364,31 @@ static void files_keep_to_their_bytes(void **state)
     struct sequences *q = with_bytes(files, 0);
     for (int32_t i = 1; i < 4; i++)
         ask(q, i, 1);
-    sequences_free(q);
+    end(q);
     q = with_bytes(files, 0);
     uint64_t all = sequences_count(q).dir_bytes;
     assert_int_equal(sequences_count(q).n_saved, 3);
-    sequences_free(q);
+    end(q);
     n_messages = 0;
     q = with_bytes(files, all - 1);
     assert_int_equal(sequences_count(q).n_saved, 2);
     ask(q, 4, 1);
-    sequences_free(q);
+    end(q);
     assert_int_equal(tmp_tree_count(files), 2);
     assert_int_equal(n_messages, 0);
     /* less than one has */
     q = with_bytes(files, all / 4);
     assert_int_equal(sequences_count(q).n_saved, 0);
     ask(q, 5, 1);
-    sequences_free(q);
+    end(q);
     assert_int_equal(n_messages, 1);
     assert_int_equal(tmp_tree_count(files), 0);
 }
 
-/* q's files: at most so many. */
 static struct sequences *with_files(const char *files, uint32_t most)
 {
-    struct moeflux_err e = {0};
-    struct sequences *q;
-    const struct sequences_options o = {
-        .max_context = SMALL_CONTEXT, .most = 1, .dir = files, .dir_files = most, .tell = count_message};
-    check_ok(sequences_new(&q, model, &o, &e), &e);
-    return q;
+    saved = open_files(files, 0, most);
+    return sequences_with(saved, 1, 0);
 }
 
 static void files_keep_to_their_number_and_the_last_used_stay(void **state)
@@ -386,7 +405,7 @@ static void files_keep_to_their_number_and_the_last_used_stay(void **state)
     assert_int_equal(ask(q, 6, 1), 0);
     assert_int_equal(ask(q, 3, 3), N / 2);
     assert_int_equal(ask(q, 4, 2), 0);
-    sequences_free(q);
+    end(q);
 }
 
 static void a_later_program_keeps_the_files_that_were_written_last(void **state)
@@ -396,19 +415,113 @@ static void a_later_program_keeps_the_files_that_were_written_last(void **state)
     struct sequences *q = with_files(files, 0);
     for (int32_t i = 1; i < 5; i++)
         ask(q, i, 1);
-    sequences_free(q);
+    end(q);
     char command[300];
     snprintf(command, sizeof command, "touch -d @1000 %s/*", files);
     assert_int_equal(system(command), 0);
     q = with_files(files, 0);
     assert_int_equal(ask(q, 9, 1), 0);
-    sequences_free(q);
+    end(q);
     assert_int_equal(tmp_tree_count(files), 5);
     q = with_files(files, 1);
     assert_int_equal(sequences_count(q).n_saved, 1);
     assert_int_equal(tmp_tree_count(files), 1);
     assert_int_equal(ask(q, 9, 2), N / 2);
-    sequences_free(q);
+    end(q);
+}
+
+static void two_sets_that_share_files_find_each_others_and_keep_to_the_limits_together(void **state)
+{
+    (void)state;
+    const char *files = tmp_tree_path(dir, "shared");
+    saved = open_files(files, 0, 3);
+    struct sequences *q[2] = {sequences_with(saved, 1, 0), sequences_with(saved, 1, 0)};
+    n_messages = 0;
+    for (int32_t i = 1; i < 5; i++) {
+        assert_int_equal(ask(q[0], i, 1), 0);
+        assert_int_equal(ask(q[1], 10 + i, 1), 0);
+        assert_true(tmp_tree_count(files) <= 3);
+        assert_int_equal(sequences_count(q[0]).n_saved, tmp_tree_count(files));
+    }
+    assert_int_equal(ask(q[0], 13, 2), N / 2);
+    sequences_free(q[0]);
+    sequences_free(q[1]);
+    assert_int_equal(tmp_tree_count(files), 3);
+    assert_int_equal(saved_sequences_count(saved).n, 3);
+    assert_int_equal(n_messages, 0);
+    saved_sequences_close(saved);
+    saved = NULL;
+}
+
+/* Each has an index of its own, as programs have that know nothing of each other. */
+static void two_programs_keep_to_the_limits_of_one_directory(void **state)
+{
+    (void)state;
+    const char *files = tmp_tree_path(dir, "two-programs");
+    struct saved_sequences *index[] = {open_files(files, 0, 3), open_files(files, 0, 3)};
+    struct sequences *q[] = {sequences_with(index[0], 1, 0), sequences_with(index[1], 1, 0)};
+    n_messages = 0;
+    for (int32_t i = 1; i < 5; i++) {
+        assert_int_equal(ask(q[0], i, 1), 0);
+        assert_int_equal(ask(q[1], 10 + i, 1), 0);
+        assert_true(tmp_tree_count(files) <= 3);
+    }
+    /* The last save of the second one made it known. */
+    assert_int_equal(ask(q[1], 3, 2), N / 2);
+    assert_int_equal(n_messages, 0);
+    for (int i = 0; i < 2; i++) {
+        sequences_free(q[i]);
+        saved_sequences_close(index[i]);
+        assert_int_equal(tmp_tree_count(files), 3);
+    }
+}
+
+/* It was there when the index was made, and is gone at the next save. */
+static void a_file_that_others_write_counts_only_while_it_is_there(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    const char *files = tmp_tree_path(dir, "parts");
+    struct side_file part;
+    struct sequences *q = new_sequences(1, 0, files);
+    ask(q, 1, 1);
+    end(q);
+    q = new_sequences(1, 0, files);
+    uint64_t one = sequences_count(q).dir_bytes;
+    end(q);
+    check_ok(side_file_create(&part, tmp_tree_path(dir, "parts/x.moeflux-state"), 0600, &e), &e);
+    assert_int_equal(ftruncate(part.fd, (off_t)one), 0);
+    q = with_bytes(files, 3 * one);
+    side_file_free(&part);
+    for (int32_t i = 2; i < 5; i++)
+        ask(q, i, 1);
+    assert_int_equal(sequences_count(q).n_saved, 3);
+    end(q);
+}
+
+/* The file of a damaged state counts for the limits, and is tried once. */
+static void a_damaged_file_is_tried_once_and_removed_in_its_turn(void **state)
+{
+    (void)state;
+    const char *files = tmp_tree_path(dir, "damaged");
+    char command[300];
+    struct sequences *q = with_files(files, 2);
+    ask(q, 1, 1);
+    ask(q, 2, 1);
+    snprintf(command, sizeof command,
+             "for f in %s/*; do printf x | dd of=$f bs=1 seek=3000 conv=notrunc status=none; done", files);
+    assert_int_equal(system(command), 0);
+    n_messages = 0;
+    assert_int_equal(ask(q, 1, 2), 0);
+    assert_int_equal(n_messages, 1);
+    assert_int_equal(sequences_count(q).n_saved, 2);
+    assert_int_equal(ask(q, 1, 1), N / 2); /* the sequence in memory has it */
+    ask(q, 3, 1);
+    ask(q, 4, 1);
+    ask(q, 5, 1);
+    assert_int_equal(tmp_tree_count(files), 2);
+    assert_int_equal(n_messages, 1);
+    end(q);
 }
 
 static void a_broken_file_is_reported_and_the_prompt_computed(void **state)
@@ -418,7 +531,8 @@ static void a_broken_file_is_reported_and_the_prompt_computed(void **state)
     struct sequences *q = new_sequences(1, 0, files);
     ask(q, 1, 1);
     ask(q, 2, 1);
-    ask(q, 3, 1);
+    end(q);
+    q = new_sequences(1, 0, files);
     n_messages = 0;
     assert_int_equal(sequences_count(q).n_saved, 2);
     /* Gone from under it. */
@@ -427,7 +541,7 @@ static void a_broken_file_is_reported_and_the_prompt_computed(void **state)
     assert_int_equal(system(command), 0);
     assert_int_equal(ask(q, 1, 2), 0);
     assert_int_equal(n_messages, 1);
-    sequences_free(q);
+    end(q);
 }
 
 /* The file has all of the prompt, the sequence in memory half of it. */
@@ -442,7 +556,7 @@ static void instead_of_a_broken_file_the_best_sequence_in_memory_is_used(void **
     uint32_t n_reused;
     struct sequences *q = new_sequences(2, 0, files);
     ask(q, 1, 1);
-    sequences_free(q);
+    end(q);
     q = new_sequences(2, 0, files);
     assert_int_equal(ask(q, 1, 2), N / 2);
     char command[300];
@@ -455,9 +569,9 @@ static void instead_of_a_broken_file_the_best_sequence_in_memory_is_used(void **
     check_ok(moeflux_session_reuse(s, ids, MORE, &n_reused, &e), &e);
     assert_int_equal(n_reused, N / 2);
     assert_int_equal(n_messages, 1);
-    assert_int_equal(sequences_count(q).n_saved, 1); /* what it had after the common prefix */
+    assert_int_equal(sequences_count(q).n_saved, 2); /* it, and what was there after the common prefix */
     put(q, s, N / 2);
-    sequences_free(q);
+    end(q);
 }
 
 int main(void)
@@ -475,6 +589,10 @@ int main(void)
         cmocka_unit_test(files_keep_to_their_bytes),
         cmocka_unit_test(files_keep_to_their_number_and_the_last_used_stay),
         cmocka_unit_test(a_later_program_keeps_the_files_that_were_written_last),
+        cmocka_unit_test(two_sets_that_share_files_find_each_others_and_keep_to_the_limits_together),
+        cmocka_unit_test(two_programs_keep_to_the_limits_of_one_directory),
+        cmocka_unit_test(a_file_that_others_write_counts_only_while_it_is_there),
+        cmocka_unit_test(a_damaged_file_is_tried_once_and_removed_in_its_turn),
         cmocka_unit_test(a_broken_file_is_reported_and_the_prompt_computed),
         cmocka_unit_test(instead_of_a_broken_file_the_best_sequence_in_memory_is_used),
     };

@@ -58,6 +58,34 @@ static void jobs_are_taken_in_order_and_the_queue_has_an_end(void **state)
     jobs_free(&q);
 }
 
+static void a_request_of_several_jobs_counts_once_while_any_of_them_waits(void **state)
+{
+    (void)state;
+    struct moeflux_err e = {0};
+    struct jobs q = new_queue(2);
+    struct moeflux_job *j[9];
+    struct choice choice = {0};
+    for (int i = 0; i < 9; i++)
+        j[i] = new_job(&choice);
+    check_ok(jobs_add(&q, j, 6, &e), &e);
+    check_ok(jobs_add(&q, j + 6, 1, &e), &e);
+    assert_int_equal(jobs_add(&q, j + 7, 2, &e), ERR_NO_FIT);
+    assert_string_equal(e.text, "2 requests wait already, the most that may");
+    for (int i = 0; i < 5; i++)
+        assert_ptr_equal(jobs_take(&q, 0), j[i]);
+    assert_int_equal(jobs_add(&q, j + 7, 2, &e), ERR_NO_FIT);
+    assert_ptr_equal(jobs_take(&q, 0), j[5]);
+    check_ok(jobs_add(&q, j + 7, 2, &e), &e);
+    assert_int_equal(jobs_add(&q, j + 7, 1, &e), ERR_NO_FIT);
+    for (int i = 6; i < 9; i++)
+        assert_ptr_equal(jobs_take(&q, 0), j[i]);
+    for (int i = 0; i < 9; i++) {
+        jobs_finish(&q, j[i]);
+        jobs_release(&q, j[i]);
+    }
+    jobs_free(&q);
+}
+
 static void jobs_with_a_lower_number_are_taken_first(void **state)
 {
     (void)state;
@@ -407,6 +435,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(jobs_are_taken_in_order_and_the_queue_has_an_end),
+        cmocka_unit_test(a_request_of_several_jobs_counts_once_while_any_of_them_waits),
         cmocka_unit_test(jobs_with_a_lower_number_are_taken_first),
         cmocka_unit_test(a_released_job_waits_no_more),
         cmocka_unit_test(a_job_goes_home_where_not_much_more_is_in_flight),

@@ -17,7 +17,7 @@
 
 enum { N_IDS = 256, LENGTH = 400, MOST = 3000 };
 
-/* Id 0 ends the text, the others are their bytes. */
+/* Id 0 ends the text, the others are their bytes; those from GRAMMAR_FIRST_MARK on stand for marks. */
 static bool byte_of(const void *ctx, int32_t id, struct token_text *out)
 {
     static char bytes[N_IDS][2];
@@ -25,6 +25,53 @@ static bool byte_of(const void *ctx, int32_t id, struct token_text *out)
     bytes[id][0] = (char)id;
     *out = (struct token_text){bytes[id], id > 0};
     return true;
+}
+
+/* The tags of a form that published vocabularies have as tokens. */
+static struct grammar_marks marks_of(const struct tool_form *form)
+{
+    static const char *const tokens[] = {"<tool_call>",
+                                         "</tool_call>",
+                                         "<arg_key>",
+                                         "</arg_key>",
+                                         "<arg_value>",
+                                         "</arg_value>",
+                                         "<minimax:tool_call>",
+                                         "</minimax:tool_call>",
+                                         "]<]minimax[>[",
+                                         DSML,
+                                         "<|tool_call>",
+                                         "<tool_call|>",
+                                         "<|\"|>",
+                                         "<\uff5ctool\u2581calls\u2581begin\uff5c>",
+                                         "<\uff5ctool\u2581calls\u2581end\uff5c>",
+                                         "<\uff5ctool\u2581call\u2581begin\uff5c>",
+                                         "<\uff5ctool\u2581call\u2581end\uff5c>",
+                                         "<\uff5ctool\u2581sep\uff5c>",
+                                         "<|tool_calls_section_begin|>",
+                                         "<|tool_calls_section_end|>",
+                                         "<|tool_call_begin|>",
+                                         "<|tool_call_end|>",
+                                         "<|tool_call_argument_begin|>",
+                                         "<|open|>",
+                                         "<|close|>",
+                                         "<|sep|>"};
+    struct grammar_marks m = {0};
+    for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
+        if (tool_form_has_tag(form, tokens[i], strlen(tokens[i]))) {
+            m.text[m.n] = tokens[i];
+            m.len[m.n++] = strlen(tokens[i]);
+        }
+    return m;
+}
+
+/* How often the text has one of the marks. */
+static uint32_t count_marks(const struct grammar_marks *m, const struct str *text)
+{
+    uint32_t n = 0;
+    for (size_t i = 0; i < text->len; i++)
+        n += grammar_find_mark(m, text->data + i, text->len - i) < GRAMMAR_MAX_MARKS;
+    return n;
 }
 
 /* The tag that ends a value in the template's form. */
@@ -60,6 +107,11 @@ static int32_t choose(const uint64_t *allowed, const struct str *text, const cha
     static const uint8_t closing[] = {0, '}', ']', '"', '/', '<', ',', '\n', '|'};
     int32_t ids[N_IDS];
     uint32_t n = 0;
+    for (int32_t i = GRAMMAR_FIRST_MARK; len > LENGTH && i < N_IDS; i++)
+        if (allowed[i / 64] >> i % 64 & 1)
+            ids[n++] = i;
+    if (n > 0)
+        return ids[fuzz_below(f, n)];
     for (size_t i = 0; len > LENGTH && i < sizeof closing; i++)
         if (allowed[closing[i] / 64] >> closing[i] % 64 & 1)
             ids[n++] = closing[i];
@@ -72,10 +124,12 @@ static int32_t choose(const uint64_t *allowed, const struct str *text, const cha
     return ids[fuzz_below(f, n)];
 }
 
-/* False: the text became too long. */
-static bool walk(struct constraint *c, const char *tag, struct fuzz *f, struct str *text)
+/* False: the text became too long. marks NULL: there are none. *n_marks: how many the text has. */
+static bool walk_marked(struct constraint *c, const struct grammar_marks *marks, const char *tag,
+                        struct fuzz *f, struct str *text, uint32_t *n_marks)
 {
     struct moeflux_err e = {0};
+    *n_marks = 0;
     check_ok(constraint_reset(c, &e), &e);
     str_clear(text);
     while (text->len < MOST) {
@@ -85,14 +139,26 @@ static bool walk(struct constraint *c, const char *tag, struct fuzz *f, struct s
         if (id == 0)
             return true;
         check_ok(constraint_accept(c, id, &e), &e);
-        str_add(text, (const char[]){(char)id}, 1);
+        if (id < GRAMMAR_FIRST_MARK) {
+            str_add(text, (const char[]){(char)id}, 1);
+            continue;
+        }
+        str_add(text, marks->text[id - GRAMMAR_FIRST_MARK], marks->len[id - GRAMMAR_FIRST_MARK]);
+        ++*n_marks;
     }
     return false;
 }
 
-/* Every text of the grammar is calls and nothing else. */
-static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
+static bool walk(struct constraint *c, const char *tag, struct fuzz *f, struct str *text)
 {
+    uint32_t none;
+    return walk_marked(c, NULL, tag, f, text, &none);
+}
+
+/* Every text of the grammar is calls and nothing else. marked: tags are tokens, and are not spelled. */
+static uint32_t walk_all(const char *template, const char *name, bool marked, struct fuzz *f)
+{
+    const struct grammar_marks marks = marks_of(tool_form_find(template));
     static const int32_t end = 0;
     struct moeflux_err e = {0};
     struct grammar *g;
@@ -100,19 +166,25 @@ static uint32_t walk_all(const char *template, const char *name, struct fuzz *f)
     struct constraint *c;
     struct str gbnf = {0}, text = {0};
     json_t *tools = json_loads(TOOLS, 0, NULL);
-    uint32_t n = 0;
+    uint32_t n = 0, n_marks;
+    const char *tag = value_end(template);
+    /* The letters of a mark may be in a JSON string. The walk does not look for them. */
+    if (marked && count_marks(&marks, &(struct str){.data = (char *)(uintptr_t)tag, .len = strlen(tag)}))
+        tag = "-";
     check_ok(tool_form_grammar(tool_form_find(template),
                                &(struct tool_choice){.tools = tools, .name = name, .where = "a test"}, &gbnf,
                                &e),
              &e);
     /* Gemma's strings and names have none of JSON's quotes. */
     assert_true(strcmp(template, GEMMA) != 0 || !strstr(str_text(&gbnf), "::= \"\\\"\""));
-    check_ok(grammar_compile(&g, str_text(&gbnf), gbnf.len, "tools", &e), &e);
+    check_ok(grammar_compile_marked(&g, str_text(&gbnf), gbnf.len, "tools", marked ? &marks : NULL, &e), &e);
     check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
     check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
     for (int i = 0; i < 40; i++) {
-        if (!walk(c, value_end(template), f, &text))
+        if (!walk_marked(c, &marks, tag, f, &text, &n_marks))
             continue;
+        if (marked && (n_marks == 0 || n_marks != count_marks(&marks, &text)))
+            fail_msg("%u of %u marks are tokens: %s", n_marks, count_marks(&marks, &text), str_text(&text));
         struct heard h = heard_of(template, str_text(&text), f, 0);
         const char *said = str_text(&h.all);
         if (said[0] != '[' || said[h.all.len - 1] != ']' || strstr(said, "tool_call>"))
@@ -139,8 +211,48 @@ static void every_text_of_a_forms_grammar_is_calls_and_nothing_else(void **state
         DSML4,  DSML41, KIMI3};
     struct fuzz f = {11};
     (void)state;
-    for (size_t i = 0; i < 2 * sizeof templates / sizeof *templates; i++)
-        assert_true(walk_all(templates[i / 2], i % 2 ? "put" : NULL, &f) > 10);
+    assert_int_equal(marks_of(tool_form_find(GLM)).n, 6);
+    for (size_t i = 0; i < 4 * sizeof templates / sizeof *templates; i++)
+        assert_true(walk_all(templates[i / 4], i % 2 ? "put" : NULL, i / 2 % 2, &f) > 10);
+}
+
+/* The tool has the name of a tag, a value that it may have is one, and so is a member's name. */
+static void letters_that_look_like_a_tag_are_no_tag(void **state)
+{
+    static const char LIKE[] =
+        "[{\"type\": \"function\", \"function\": {\"name\": \"<tool_call>\", \"parameters\": "
+        "{\"properties\": {\"</tool_call>\": {\"const\": \"<tool_call>\"}}, "
+        "\"additionalProperties\": false, \"required\": [\"</tool_call>\"]}}}]";
+    static const int32_t end = 0;
+    const struct tool_form *form = tool_form_find(HERMES);
+    const struct grammar_marks marks = marks_of(form);
+    struct moeflux_err e = {0};
+    struct grammar *g;
+    struct token_trie *trie;
+    struct constraint *c;
+    struct fuzz f = {3};
+    struct str gbnf = {0}, text = {0};
+    uint32_t n_marks;
+    json_t *tools = json_loads(LIKE, 0, NULL);
+    const struct tool_choice choice = {.tools = tools, .name = "<tool_call>", .where = "a test"};
+    (void)state;
+    check_ok(tool_form_grammar(form, &choice, &gbnf, &e), &e);
+    check_ok(grammar_compile_marked(&g, str_text(&gbnf), gbnf.len, "tools", &marks, &e), &e);
+    check_ok(token_trie_new(&trie, &(struct token_source){N_IDS, byte_of, NULL}, &e), &e);
+    check_ok(constraint_new(&c, g, trie, &end, 1, &e), &e);
+    while (!walk_marked(c, &marks, "}", &f, &text, &n_marks))
+        ;
+    assert_int_equal(n_marks, 2);
+    assert_int_equal(count_marks(&marks, &text), 5);
+    /* A text that is there already has the tags as letters. */
+    check_ok(constraint_reset(c, &e), &e);
+    check_ok(constraint_accept_bytes(c, str_text(&text), text.len, &e), &e);
+    assert_true(constraint_may_end(c));
+    constraint_free(c);
+    token_trie_free(trie);
+    json_decref(tools);
+    str_free(&gbnf);
+    str_free(&text);
 }
 
 /* Whether the grammar of calls of f(a: string) has this text. */
@@ -394,6 +506,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_text_of_a_forms_grammar_is_calls_and_nothing_else),
+        cmocka_unit_test(letters_that_look_like_a_tag_are_no_tag),
         cmocka_unit_test(a_forced_text_may_contain_other_tags),
         cmocka_unit_test(arguments_of_asked_calls_fit_the_tools_schema),
         cmocka_unit_test(what_a_tools_schema_cannot_be_held_to_is_refused_by_name),

@@ -48,7 +48,8 @@ struct batch { /* zeroed at first */
     struct json_t *seen;                  /* key -> line, for the requests of this run */
     struct batch_item *items[MOST_ITEMS]; /* [n_items] in the order of the lines */
     size_t n_items;
-    bool at_end; /* the input has ended */
+    bool at_end;          /* the input has ended */
+    bool has_told_unseen; /* that the chat template leaves tools out */
     uint64_t n_done, n_failed;
     uint64_t n_there, n_there_failed; /* answered by an earlier run; those of them that failed */
     uint32_t n_parallel;              /* lines that may be answered concurrently */
@@ -135,12 +136,26 @@ static void tell_skipped_tool(const struct batch *b, const char *type)
     exit_tell(b->options->log_level, EXIT_WARN, text);
 }
 
+/* Says once that the model does not see the tools: all lines have one template. */
+static void tell_unseen_tools(struct batch *b, const struct batch_line *line)
+{
+    char text[160];
+    if (b->has_told_unseen || !batch_line_hides_tools(line))
+        return;
+    b->has_told_unseen = true;
+    snprintf(text, sizeof text,
+             "line %" PRIu64 ": the chat template leaves tools out: the model does not see them", line->line);
+    exit_tell(b->options->log_level, EXIT_WARN, text);
+}
+
 /* Gives a line to the pool, which holds it. */
 static int hold(struct batch *b, struct batch_item *item, struct moeflux_err *e)
 {
     item->tokenizer = moeflux_chat_tokenizer(b->loaded.chat);
     item->times = &b->times;
     int rc = batch_line_encode(&item->line, &b->from, e);
+    if (!rc)
+        tell_unseen_tools(b, &item->line);
     if (!rc)
         rc = batch_item_new_job(item, b->pool, e);
     return rc ? rc : moeflux_pool_add(b->pool, &item->job, 1, e);

@@ -413,8 +413,6 @@ static int check_serve(struct options *o, struct moeflux_err *e)
     if (!rc && o->cors && strcmp(o->cors, "*") != 0 && !strstr(o->cors, "://"))
         rc = err_set(e, ERR_USAGE,
                      "--cors: expected * or an origin such as http://localhost:3000, found \"%s\"", o->cors);
-    if (!rc)
-        rc = refuse(o->replicate && o->state_dir, "--replicate", "--state-dir", e);
     if (!rc && o->sequences && o->sequences < o->parallel)
         rc = err_set(e, ERR_USAGE, "--sequences: expected at least the %lld of --parallel, found %lld",
                      (long long)o->parallel, (long long)o->sequences);

@@ -28,6 +28,8 @@ void device_list_convert(struct moeflux_device *to, const struct exec_device *fr
 
 int moeflux_list_devices(struct moeflux_device *out, uint32_t cap, struct moeflux_err *e)
 {
+    if (cap > 0 && !out)
+        return err_need(e, "list of devices", out);
     struct exec_device *all = mem_new(EXEC_MAX_DEVICES, sizeof *all, e);
     int n = all ? exec_list_devices(all, EXEC_MAX_DEVICES, e) : ERR_MEMORY;
     for (int i = 0; i < n && (uint32_t)i < cap; i++)

@@ -104,12 +104,26 @@ static int check_choice(const char *option, int value, int last, struct moeflux_
 {
     if (value >= 0 && value <= last)
         return 0;
-    return err_set(e, ERR_USAGE, "moeflux_options.%s is %d, expected 0 to %d", option, value, last);
+    return err_set(e, ERR_USAGE, "`%s` is %d, expected 0 to %d", option, value, last);
+}
+
+enum { MOST_THREADS = 4096 };
+
+static int check_dir(const struct moeflux_options *o, struct moeflux_err *e)
+{
+    if (!o)
+        return err_need(e, "description of the options", o);
+    if (!o->dir || !*o->dir)
+        return err_set(e, ERR_USAGE, "`dir` is %s, expected a model's directory or file",
+                       o->dir ? "empty" : "NULL");
+    return 0;
 }
 
 int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
 {
-    int rc = check_choice("expert_io", (int)o->expert_io, MOEFLUX_EXPERT_IO_DIRECT, e);
+    int rc = check_dir(o, e);
+    if (rc == 0)
+        rc = check_choice("expert_io", (int)o->expert_io, MOEFLUX_EXPERT_IO_DIRECT, e);
     if (rc == 0)
         rc = check_choice("prefetch", (int)o->prefetch, MOEFLUX_PREFETCH_BOTH, e);
     if (rc == 0)
@@ -121,6 +135,8 @@ int load_plan_check(const struct moeflux_options *o, struct moeflux_err *e)
     if (rc == 0 && o->n_parallel > MOEFLUX_MAX_PARALLEL)
         rc = err_set(e, ERR_USAGE, "`n_parallel` is %u, expected at most %d", o->n_parallel,
                      MOEFLUX_MAX_PARALLEL);
+    if (rc == 0 && o->n_threads > MOST_THREADS)
+        rc = err_set(e, ERR_USAGE, "`n_threads` is %u, expected at most %d", o->n_threads, MOST_THREADS);
     if (rc == 0 && !(o->cpu_share >= 0 && o->cpu_share < 1))
         rc = err_set(e, ERR_USAGE, "`cpu_share` %g, expected at least 0 and less than 1",
                      (double)o->cpu_share);
@@ -171,9 +187,12 @@ int load_plan_open_model(struct model_dir *m, const struct moeflux_options *o, b
 
 int load_plan_look_at_model(struct model_dir *m, const struct moeflux_options *o, struct moeflux_err *e)
 {
+    int rc = check_dir(o, e);
+    if (rc)
+        return rc;
     /* model_dir_open has the message for a file that is no configuration. */
     bool is_config = str_ends_with(o->dir, ".json") && file_is_regular(o->dir);
-    int rc = is_config ? sketch_open(m, o->dir, e) : model_dir_open(m, o->dir, e);
+    rc = is_config ? sketch_open(m, o->dir, e) : model_dir_open(m, o->dir, e);
     return set_experts(m, o, rc, e);
 }
 

@@ -181,6 +181,9 @@ static int add_drafter(struct moeflux_plan *to, const struct model_dir *m, const
 
 int moeflux_make_plan(const struct moeflux_options *o, struct moeflux_plan *out, struct moeflux_err *e)
 {
+    int null = err_need(e, "place of the result", out);
+    if (null)
+        return null;
     return test_hooks_make_plan(o, NULL, out, e);
 }
 

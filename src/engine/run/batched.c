@@ -161,6 +161,9 @@ static int eval(struct batched_token *tokens, uint32_t n, const struct batched_p
 int moeflux_eval_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                          float *const *logits, struct moeflux_err *e)
 {
+    int null = err_need(e, "list of sessions", list, "list of ids", ids, "list of logits", logits);
+    if (null)
+        return null;
     struct batched_token tokens[MOEFLUX_MAX_PARALLEL];
     if (n == 0)
         return err_set(e, ERR_USAGE, "no sequences to evaluate together");

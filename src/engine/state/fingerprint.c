@@ -387,6 +387,9 @@ static int compute(const struct moeflux_model *m, uint64_t *out, struct moeflux_
 /* Threads that call it at the same time each compute the same value. */
 int moeflux_model_fingerprint(struct moeflux_model *m, uint64_t *out, struct moeflux_err *e)
 {
+    int null = err_need(e, "model", m, "place of the fingerprint", out);
+    if (null)
+        return null;
     pthread_mutex_lock(&m->lock);
     bool is_known = m->has_fingerprint;
     *out = m->fingerprint;

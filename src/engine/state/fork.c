@@ -97,6 +97,9 @@ static int fill(struct moeflux_session *to, struct moeflux_session *from, uint32
 int moeflux_session_fork(struct moeflux_session *to, struct moeflux_session *from, uint32_t pos,
                          struct moeflux_err *e)
 {
+    int null = err_need(e, "session", to, "session to share", from);
+    if (null)
+        return null;
     int rc = check(to, from, pos, e);
     /* Other threads may fork it at the same time: one that is ready is only read. */
     if (rc == 0 && (from->is_stopped || from->needs_clear))

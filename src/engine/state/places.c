@@ -45,6 +45,7 @@ static int read_places(struct places *p, int fd, const struct snapshot *h, struc
         rc = file_read_at(fd, path, &p->checkpoints[i], sizeof *p->checkpoints, at + i * each, e);
     p->n_tokens = h->n_tokens;
     p->n_checkpoints = n;
+    p->kv = h->kv;
     p->bytes = h->bytes;
     p->at_checkpoints = m->recurrent_state_bytes > 0 || stores_first_in_windows(m, h->n_tokens) > 0;
     return rc;

@@ -5,12 +5,15 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "ops/attention/kv_cache.h"
+
 struct moeflux_err;
 struct moeflux_model;
 
 struct places { /* freed with places_free */
     uint32_t n_tokens, n_checkpoints;
     bool at_checkpoints;   /* a prompt can continue only at the end and at checkpoints, else at every token */
+    enum kv_type kv;       /* type of the KV cache: only a model with the same one can load it */
     uint64_t bytes;        /* size of the file */
     int32_t *ids;          /* [n_tokens] */
     uint32_t *checkpoints; /* [n_checkpoints], positions, ascending */

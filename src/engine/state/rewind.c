@@ -66,6 +66,9 @@ void rewind_after_failure(struct moeflux_session *s)
 
 int moeflux_session_truncate(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
+    int null = err_need(e, "session", s);
+    if (null)
+        return null;
     if (pos > s->pos)
         return err_set(e, ERR_USAGE, "cannot cut at token %u, the sequence has %u", pos, s->pos);
     int rc = sequence_make_ready(s, e);
@@ -99,6 +102,9 @@ uint32_t rewind_reach(const struct moeflux_session *s, uint32_t pos)
 int moeflux_session_reuse(struct moeflux_session *s, const int32_t *ids, uint32_t n, uint32_t *n_reused,
                           struct moeflux_err *e)
 {
+    int null = err_need(e, "session", s, "list of ids", ids, "place of the number", n_reused);
+    if (null)
+        return null;
     uint32_t same = 0;
     *n_reused = 0;
     if (n == 0)
@@ -157,6 +163,9 @@ int rewind_checkpoint(struct moeflux_session *s, bool kept, uint32_t pos, uint32
 
 int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e)
 {
+    int null = err_need(e, "session", s);
+    if (null)
+        return null;
     int rc = sequence_make_ready(s, e);
     return rc < 0 || s->pos == 0 ? rc : rewind_checkpoint(s, false, s->pos, s->parity, e);
 }
@@ -173,6 +182,9 @@ static int no_checkpoint(uint32_t pos, struct moeflux_err *e)
 
 int moeflux_session_restore(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
+    int null = err_need(e, "session", s);
+    if (null)
+        return null;
     struct checkpoint *c = checkpoints_find(&s->checkpoints, pos);
     if (pos > 0 && !c)
         return no_checkpoint(pos, e);
@@ -189,6 +201,9 @@ void moeflux_session_touch_checkpoint(struct moeflux_session *s, uint32_t pos)
 
 int moeflux_session_drop_checkpoint(struct moeflux_session *s, uint32_t pos, struct moeflux_err *e)
 {
+    int null = err_need(e, "session", s);
+    if (null)
+        return null;
     struct checkpoint *c = checkpoints_find(&s->checkpoints, pos);
     if (!c)
         return no_checkpoint(pos, e);
@@ -198,6 +213,9 @@ int moeflux_session_drop_checkpoint(struct moeflux_session *s, uint32_t pos, str
 
 int moeflux_session_set_checkpoint_cap(struct moeflux_session *s, uint32_t n, struct moeflux_err *e)
 {
+    int null = err_need(e, "session", s);
+    if (null)
+        return null;
     if (n == 0)
         return err_set(e, ERR_USAGE, "at most 0 checkpoints, expected at least 1");
     s->checkpoints.cap = (uint32_t)size_min(n, s->model->n_checkpoints);

@@ -272,6 +272,9 @@ int snapshot_check_words(const struct snapshot *h, const struct moeflux_model *m
 
 int moeflux_read_state_info(const char *path, struct moeflux_state_info *out, struct moeflux_err *e)
 {
+    int null = err_need(e, "path", path, "place of the result", out);
+    if (null)
+        return null;
     struct snapshot h;
     uint64_t bytes;
     *out = (struct moeflux_state_info){0};

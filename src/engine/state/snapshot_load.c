@@ -431,6 +431,9 @@ static int load_second(struct source *r, struct moeflux_session *s, const struct
 
 int moeflux_session_load(struct moeflux_session *s, const char *path, struct moeflux_err *e)
 {
+    int null = err_need(e, "session", s, "path", path);
+    if (null)
+        return null;
     struct source r;
     struct snapshot h;
     int rc = sequence_make_ready(s, e);

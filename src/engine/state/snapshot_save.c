@@ -198,6 +198,9 @@ uint64_t moeflux_session_state_bytes(const struct moeflux_session *s, enum moefl
 int moeflux_session_save(struct moeflux_session *s, const char *path, enum moeflux_state_format format,
                          struct moeflux_err *e)
 {
+    int null = err_need(e, "session", s, "path", path);
+    if (null)
+        return null;
     struct writer w;
     if (format != MOEFLUX_STATE_V2 && format != MOEFLUX_STATE_V3)
         return err_set(e, ERR_USAGE, "%s: state format %d, expected 2 or 3", path, (int)format);

@@ -451,7 +451,13 @@ bool tool_form_has_tag(const struct tool_form *f, const char *text, size_t len)
         return false;
     const char *const tags[] = {f->section_open, f->section_close, f->call_open,
                                 f->call_close,   f->separator,     f->quote};
+    static const struct tool_plain none;
+    const struct tool_plain *p = f->plain ? f->plain : &none;
+    const char *const plain_tags[] = {p->key_open, p->key_close, p->value_open, p->value_close, p->end};
     size_t n_quote = f->quote ? strlen(f->quote) : 0;
+    for (size_t i = 0; i < sizeof plain_tags / sizeof *plain_tags; i++)
+        if (plain_tags[i] && strlen(plain_tags[i]) == len && memcmp(plain_tags[i], text, len) == 0)
+            return true;
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
         const char *tag = tags[i];
         if (tag && strlen(tag) == len && memcmp(tag, text, len) == 0)

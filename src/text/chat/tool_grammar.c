@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "base/quote.h"
 #include "text/grammar/json_schema.h"
+#include "text/grammar/schema_writer.h"
 #include "text/chat/tool_forms.h"
 
 static const char GEMMA_QUOTE[] = "\"<|\\\"|>\""; /* TOOL_GEMMA_QUOTE */
@@ -15,6 +16,7 @@ static const char GEMMA_QUOTE[] = "\"<|\\\"|>\""; /* TOOL_GEMMA_QUOTE */
 /* A string without quotes, up to the token in front of a tag. */
 static const char NESTED_PLAIN[] = "plain ::= ( [^\\x5d\\x00] | \"]\"+ [^\\x5d<\\x00] )*\n";
 
+/* Appends tags, or what is between them. */
 static void add_literal(struct str *out, const char *text)
 {
     str_add_text(out, "\"");
@@ -26,6 +28,13 @@ static void add_literal(struct str *out, const char *text)
         else
             str_add(out, p, 1);
     str_add_text(out, "\" ");
+}
+
+/* Appends a name: letters that look like a tag are none. */
+static void add_words(struct str *out, const char *text)
+{
+    schema_add_literal(text, strlen(text), out);
+    str_add_text(out, " ");
 }
 
 /* Returns the length of the character that begins here. */
@@ -183,7 +192,7 @@ int tool_write_gemma(const struct tool_form *f, const struct json_t *function, s
 {
     (void)f;
     add_literal(&g->calls, "call:");
-    add_literal(&g->calls, name_of(function));
+    add_words(&g->calls, name_of(function));
     return add_quoted_object(function, GEMMA_QUOTE, g);
 }
 
@@ -192,7 +201,7 @@ int tool_write_hermes(const struct tool_form *f, const struct json_t *function, 
     (void)f;
     char *name = json_dumps(json_object_get(function, "name"), JSON_ENCODE_ANY);
     add_literal(&g->calls, "{\"name\": ");
-    add_literal(&g->calls, name ? name : "");
+    add_words(&g->calls, name ? name : "");
     add_literal(&g->calls, ", \"arguments\": ");
     g->calls.failed |= !name;
     free(name);
@@ -205,7 +214,7 @@ int tool_write_deepseek3(const struct tool_form *f, const struct json_t *functio
 {
     add_literal(&g->calls, "function");
     add_literal(&g->calls, f->separator);
-    add_literal(&g->calls, name_of(function));
+    add_words(&g->calls, name_of(function));
     str_add_text(&g->calls, "\"\\n```json\\n\" ");
     int rc = add_object(function, g);
     str_add_text(&g->calls, " \"\\n```\"");
@@ -214,7 +223,7 @@ int tool_write_deepseek3(const struct tool_form *f, const struct json_t *functio
 
 int tool_write_deepseek31(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
 {
-    add_literal(&g->calls, name_of(function));
+    add_words(&g->calls, name_of(function));
     add_literal(&g->calls, f->separator);
     return add_object(function, g);
 }
@@ -223,7 +232,7 @@ int tool_write_deepseek31(const struct tool_form *f, const struct json_t *functi
 int tool_write_kimi(const struct tool_form *f, const struct json_t *function, struct tool_grammar *g)
 {
     add_literal(&g->calls, "functions.");
-    add_literal(&g->calls, name_of(function));
+    add_words(&g->calls, name_of(function));
     str_add_text(&g->calls, "\":\" [0-9] [0-9]? ");
     add_literal(&g->calls, f->separator);
     return add_object(function, g);
@@ -241,7 +250,7 @@ int tool_write_message(const struct tool_form *f, const struct json_t *function,
                        "%.80s: tools: %s: this model's calls need names of at most %zu bytes without white "
                        "space and <",
                        g->where, quote_bytes(name, n).text, most);
-    add_literal(&g->calls, name);
+    add_words(&g->calls, name);
     add_literal(&g->calls, TOOL_NAME_END);
     return add_object(function, g);
 }
@@ -320,7 +329,7 @@ static void add_name(const struct tool_plain *p, const char *name, struct tool_g
             str_add_text(&escaped, *c == '"' ? "&quot;" : "&amp;");
         else
             str_add(&escaped, c, 1);
-    add_literal(&g->calls, str_text(&escaped));
+    add_words(&g->calls, str_text(&escaped));
     g->calls.failed |= escaped.failed;
     str_free(&escaped);
 }
@@ -420,11 +429,10 @@ static bool is_nested(const json_t *schema)
 
 static void add_tag(const struct nested *n, const char *slash, const char *name, struct tool_grammar *g)
 {
-    struct str tag = {0};
-    str_addf(&tag, "%s<%s%s>", n->mark, slash, name);
-    add_literal(&g->calls, str_text(&tag));
-    g->calls.failed |= tag.failed;
-    str_free(&tag);
+    add_literal(&g->calls, n->mark);
+    add_literal(&g->calls, *slash ? "</" : "<");
+    add_words(&g->calls, name);
+    add_literal(&g->calls, ">");
 }
 
 static int add_nested_value(struct nested *n, const json_t *schema, const char *path, struct tool_grammar *g);
@@ -495,7 +503,7 @@ int tool_write_nested(const struct tool_form *f, const struct json_t *function, 
     json_t *schema = object_schema(function, place.text, g->e);
     if (!schema)
         return (int)g->e->code;
-    add_literal(&g->calls, name_of(function));
+    add_words(&g->calls, name_of(function));
     add_literal(&g->calls, "\">");
     int rc = check_keywords(schema, place.text, g->e);
     if (!rc)

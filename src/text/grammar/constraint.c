@@ -386,9 +386,16 @@ static bool is_end(const struct constraint *c, int32_t id)
 static int step(struct constraint *c, const char *bytes, size_t len, struct moeflux_err *e)
 {
     struct matcher *m = c->masks->matcher;
+    const struct grammar_marks *marks = c->masks->grammar->marks;
     uint32_t position = c->position;
-    for (size_t i = 0; i < len && position != MATCHER_DEAD; i++)
-        position = matcher_step(m, position, (uint8_t)bytes[i]);
+    for (size_t i = 0, n; i < len && position != MATCHER_DEAD; i += n) {
+        unsigned mark = grammar_find_mark(marks, bytes + i, len - i);
+        uint32_t after = mark == GRAMMAR_MAX_MARKS
+                             ? MATCHER_DEAD
+                             : matcher_step(m, position, (uint8_t)(GRAMMAR_FIRST_MARK + mark));
+        n = after == MATCHER_DEAD ? 1 : marks->len[mark];
+        position = after == MATCHER_DEAD ? matcher_step(m, position, (uint8_t)bytes[i]) : after;
+    }
     int rc = matcher_failure(m, e);
     if (rc)
         return rc;

@@ -39,7 +39,8 @@ int constraint_mask(struct constraint *c, const uint64_t **bits, struct moeflux_
 
 /* Appends the token to the text. ERR_USAGE: it does not fit; nothing changes. ERR_UNSUPPORTED, ERR_MEMORY. */
 int constraint_accept(struct constraint *c, int32_t id, struct moeflux_err *e);
-/* Appends bytes to the text. Errors as constraint_accept. */
+/* Appends bytes to the text; marks of the grammar (grammar.h) are there as their texts. Errors as
+ * constraint_accept. */
 int constraint_accept_bytes(struct constraint *c, const char *bytes, size_t len, struct moeflux_err *e);
 
 /* Returns whether the text so far fits the whole grammar. */

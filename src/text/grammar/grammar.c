@@ -210,6 +210,10 @@ static uint32_t build_chars(struct builder *b, const struct tree_node *n, uint32
     struct grammar *g = b->grammar;
     uint32_t since = (uint32_t)g->n_states, first = (uint32_t)g->n_bytes, start = UINT32_MAX;
     const struct tree_range *ranges = b->tree->ranges + n->first;
+    if (ranges->lo >= TREE_FIRST_MARK) {
+        uint8_t byte = (uint8_t)(GRAMMAR_FIRST_MARK + (ranges->lo - TREE_FIRST_MARK));
+        add_byte_range(b, byte, byte);
+    }
     for (uint32_t i = 0; i < n->n_ranges && ranges[i].lo < 0x80; i++)
         add_byte_range(b, (uint8_t)ranges[i].lo, (uint8_t)(ranges[i].hi < 0x7f ? ranges[i].hi : 0x7f));
     if (g->n_bytes > first)
@@ -386,13 +390,15 @@ static int build_all(struct builder *b)
     return b->rc;
 }
 
-int grammar_compile(struct grammar **out, const char *text, size_t len, const char *name,
-                    struct moeflux_err *e)
+int grammar_compile_marked(struct grammar **out, const char *text, size_t len, const char *name,
+                           const struct grammar_marks *marks, struct moeflux_err *e)
 {
     struct grammar_tree tree = {0};
     struct grammar *g = mem_new(1, sizeof *g, e);
     struct builder b = {.tree = &tree, .grammar = g, .name = name, .e = e};
-    int rc = g ? grammar_tree_parse(&tree, text, len, name, e) : ERR_MEMORY;
+    int rc = g ? grammar_tree_parse(&tree, text, len, name, marks, e) : ERR_MEMORY;
+    if (rc == 0)
+        g->marks = marks;
     if (rc == 0)
         rc = build_all(&b);
     if (rc == 0)
@@ -405,6 +411,12 @@ int grammar_compile(struct grammar **out, const char *text, size_t len, const ch
     else
         grammar_free(g);
     return rc;
+}
+
+int grammar_compile(struct grammar **out, const char *text, size_t len, const char *name,
+                    struct moeflux_err *e)
+{
+    return grammar_compile_marked(out, text, len, name, NULL, e);
 }
 
 void grammar_free(struct grammar *g)

@@ -32,12 +32,17 @@ const char *schema_quote(const struct schema_writer *w)
 
 void schema_add_literal(const char *bytes, size_t len, struct str *body)
 {
+    static const char bar[] = "\xef\xbd\x9c"; /* U+FF5C */
+    const size_t n_bar = sizeof bar - 1;
     str_add_text(body, "\"");
     for (size_t i = 0; i < len; i++) {
         unsigned char c = (unsigned char)bytes[i];
         if (c == '"' || c == '\\')
             str_addf(body, "\\%c", c);
-        else if (c < 0x20 || c == 0x7f)
+        else if (len - i >= n_bar && memcmp(bytes + i, bar, n_bar) == 0) {
+            str_add_text(body, "\\uff5c");
+            i += n_bar - 1;
+        } else if (c < 0x20 || c == 0x7f || c == '<')
             str_addf(body, "\\x%02x", c);
         else
             str_add(body, bytes + i, 1);

@@ -67,7 +67,8 @@ void schema_add_number(struct schema_writer *w, const struct json_t *schema, boo
 
 /* Strings and values. schema_text.c */
 
-/* Appends a literal of the grammar for these bytes, with its quotes. */
+/* Appends a literal of the grammar for these bytes, with its quotes. They are letters: characters with which
+ * marks begin (grammar.h) are escaped. */
 void schema_add_literal(const char *bytes, size_t len, struct str *body);
 /* Appends the form of a value, with optional white space. */
 void schema_add_value(struct schema_writer *w, const struct json_t *value, struct str *body);

@@ -45,6 +45,7 @@ struct grammar {
     size_t n_loops, cap_loops;
     uint32_t *starts; /* [n_rules] the first state of each rule */
     uint32_t n_rules, root;
+    const struct grammar_marks *marks; /* borrowed; NULL: none */
 };
 
 #endif

@@ -16,6 +16,7 @@
 struct parser {
     struct grammar_tree *tree;
     const char *text, *name;
+    const struct grammar_marks *marks; /* NULL: none */
     size_t len, at;
     unsigned nesting;
     int rc;
@@ -323,6 +324,51 @@ static uint32_t character(struct parser *p)
     return value;
 }
 
+unsigned grammar_find_mark(const struct grammar_marks *marks, const char *text, size_t len)
+{
+    unsigned found = GRAMMAR_MAX_MARKS;
+    for (unsigned i = 0; marks && i < marks->n; i++) {
+        size_t n = marks->len[i];
+        if (n <= len && memcmp(marks->text[i], text, n) == 0 &&
+            (found == GRAMMAR_MAX_MARKS || n > marks->len[found]))
+            found = i;
+    }
+    return found;
+}
+
+/* Returns the length in the grammar of a mark in a literal here, where quotes and backslashes are escaped; 0:
+ * something else is here. */
+static size_t written_mark(const struct parser *p, const char *mark, size_t n)
+{
+    size_t at = p->at;
+    for (size_t i = 0; i < n; i++) {
+        bool is_escaped = mark[i] == '"' || mark[i] == '\\';
+        if (is_escaped && (at == p->len || p->text[at++] != '\\'))
+            return 0;
+        if (at == p->len || p->text[at++] != mark[i])
+            return 0;
+    }
+    return at - p->at;
+}
+
+/* Takes a character of a literal, or a mark. */
+static uint32_t character_or_mark(struct parser *p)
+{
+    size_t most = 0;
+    unsigned found = 0;
+    for (unsigned i = 0; p->marks && i < p->marks->n; i++) {
+        size_t n = written_mark(p, p->marks->text[i], p->marks->len[i]);
+        if (n > most) {
+            most = n;
+            found = i;
+        }
+    }
+    if (!most)
+        return character(p);
+    p->at += most;
+    return TREE_FIRST_MARK + found;
+}
+
 static int32_t literal(struct parser *p)
 {
     size_t start = p->at++;
@@ -331,7 +377,7 @@ static int32_t literal(struct parser *p)
         if (p->at == p->len || peek(p) == '\n')
             return fail_at(p, start, ERR_FORMAT, "this text has no closing quotation mark in its line");
         size_t first = p->tree->n_ranges;
-        uint32_t c = character(p);
+        uint32_t c = character_or_mark(p);
         add_range(p, c, c);
         adopt(p, seq, chars_node(p, first, false, start));
     }
@@ -522,9 +568,9 @@ static void check_rules(struct parser *p)
 }
 
 int grammar_tree_parse(struct grammar_tree *t, const char *text, size_t len, const char *name,
-                       struct moeflux_err *e)
+                       const struct grammar_marks *marks, struct moeflux_err *e)
 {
-    struct parser p = {.tree = t, .text = text, .name = name, .len = len, .e = e};
+    struct parser p = {.tree = t, .text = text, .name = name, .marks = marks, .len = len, .e = e};
     if (len > GRAMMAR_MAX_BYTES)
         return err_set(e, ERR_UNSUPPORTED, "%s: a grammar of %zu bytes, expected at most %d", name, len,
                        GRAMMAR_MAX_BYTES);

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct grammar_marks;
 struct moeflux_err;
 
 enum { TREE_NONE = -1, TREE_NO_MAX = -1 };
@@ -26,6 +27,9 @@ struct tree_node {
     int32_t min, max;
     uint32_t rule;
 };
+
+/* The code point of the first mark (grammar.h): past those of texts. */
+enum { TREE_FIRST_MARK = 0x110000 };
 
 struct tree_range { /* code points, inclusive */
     uint32_t lo, hi;
@@ -51,9 +55,9 @@ struct grammar_tree { /* zeroed at first; freed with grammar_tree_free; borrows 
 };
 
 /* Parses a grammar. Checks that every rule is defined and that one is called root. Arguments and errors as
- * grammar_compile. */
+ * grammar_compile_marked. */
 int grammar_tree_parse(struct grammar_tree *t, const char *text, size_t len, const char *name,
-                       struct moeflux_err *e);
+                       const struct grammar_marks *marks, struct moeflux_err *e);
 void grammar_tree_free(struct grammar_tree *t);
 
 #endif
