@@ -63,7 +63,7 @@ def answers_that_run_at_the_same_time_fail_and_waiting_ones_do_not():
         lost = [r for r in replies if r[0] != 200]
         assert len(replies) == 42 and 1 <= len(lost) <= 3 and all(map(is_lost, lost)), lost
         assert s.metric('device_losses_total') == 1
-        assert s.metric('answers_running') == s.metric('answers_waiting') == 0
+        assert s.metric('requests_running') == s.metric('requests_waiting') == 0
         s.end()
 
 
@@ -135,7 +135,7 @@ def a_server_that_opens_the_device_says_so_and_other_requests_wait():
         LAYER.set('lost 0', then='hold 0')
         assert is_lost(s.ask('hello'))
         waiting = [Asking(s, f'question {i}') for i in range(3)]
-        wait_until(lambda: s.metric('answers_waiting') == 3, 'requests in the queue')
+        wait_until(lambda: s.metric('requests_waiting') == 3, 'requests in the queue')
         status, text = s.get('/health')
         assert status == 503 and json.loads(text) == {'status': 'reopening'}, (status, text)
         assert s.metric('device_losses_total') == 1 and s.get('/v1/models')[0] == 200
@@ -155,7 +155,7 @@ def a_server_that_opens_the_device_ends_when_it_is_asked_to():
             LAYER.set('lost 0', then='hold 0')
             assert is_lost(s.ask('hello'))
             waiting = Asking(s, 'hello')
-            wait_until(lambda: s.metric('answers_waiting') == 1, 'a request in the queue')
+            wait_until(lambda: s.metric('requests_waiting') == 1, 'a request in the queue')
             s.process.send_signal(number)
             LAYER.set('none 0')
             assert s.process.wait(300) == 0, s.process.stderr.read()

@@ -456,14 +456,14 @@ def a_client_that_hangs_up_stops_its_answer():
             before = metrics()
             c = start_long(stream, 7000)
             ended = lambda now: now['moeflux_generated_tokens_total'] >= before['moeflux_generated_tokens_total'] + 7000
-            runs = lambda now: now['moeflux_answers_running'] >= 1
+            runs = lambda now: now['moeflux_requests_running'] >= 1
             wait_until(lambda: (lambda now: runs(now) or ended(now))(metrics()), 'a request runs')
             if rest:
                 c.sendall(rest)
                 c.shutdown(socket.SHUT_WR)
             else:
                 c.close()
-            wait_until(lambda: metrics()['moeflux_answers_running'] == 0, 'the answer ends')
+            wait_until(lambda: metrics()['moeflux_requests_running'] == 0, 'the answer ends')
             after = metrics()
             c.close()
             if not ended(after):
