@@ -7,6 +7,8 @@
 //            them in the order of the list. With LISTS each key head has a list
 //   SINKS    a head's sink is one more score of the first split, with a value of zero
 //   LATENT   a position has one row for all heads: the key; its first VALUE_DIM channels are the value
+//   STREAMS  lanes have no registers for queries, keys and values: queries are in shared memory, and a row is
+//            loaded where it is used
 //   PREPARE  (one token) queries, key and value come as they are projected. Every workgroup norms and turns
 //            its queries like gqa/prepare.comp. The one with the last position does so with the new key, too,
 //            and writes the position's row of the cache. Other workgroups see that row only in the next
@@ -54,6 +56,9 @@ layout(constant_id = 18) const uint BUDGET = 0; // finished blocks in the list
 layout(constant_id = 19) const uint LISTS = 0;  // key heads with lists of their own; 0: one list for all
 layout(constant_id = 20) const float VALUE_SCALE = 1.0; // PREPARE: factor of the new value
 layout(constant_id = 21) const uint BLOCK = 4; // rows that a lane takes at once: 1, 2 or 4
+// PREPARE: pairs of channels that a lane takes at once; 0: all
+layout(constant_id = 22) const uint AT_ONCE = 0;
+layout(constant_id = 23) const uint STREAMS = 0;
 
 ARGS(attention_decode_args)
 
@@ -67,6 +72,8 @@ const uint ROWS = SUBGROUP / LANES, STEP = BLOCK * ROWS;
 const uint KEY_ROW = KEY_DIM / (4 * FOURS), VALUE_ROW = VALUE_DIM / (4 * FOURS);        // units of a row
 // units of a lane
 const uint KEY_UNITS = (KEY_ROW + LANES - 1) / LANES, VALUE_UNITS = (VALUE_ROW + LANES - 1) / LANES;
+// STREAMS: units of a key that a lane takes at once; they are a divisor of all
+const uint PART = KEY_UNITS % 8 == 0 ? 8 : KEY_UNITS % 6 == 0 ? 6 : KEY_UNITS;
 const uint KEY_VECS = KEY_UNITS * FOURS, VALUE_VECS = VALUE_UNITS * FOURS;
 // A lane's scores after the reduction: OWN of them, the same on COPIES neighbouring lanes, for MINE heads.
 // HEAD_LANES neighbouring lanes have all heads.
@@ -79,9 +86,9 @@ const float LOG2_E = 1.44269504;
 const float SLACK = 8.0;
 
 // The sums of half of the members, in groups of four channels. Before that, what PREPARE makes: the block's
-// queries, key, value.
-const uint PREPARED = PREPARE != 0 ? (TEAMS * HEADS * KEY_DIM + KEY_DIM + VALUE_DIM) / 4 : 1;
+// queries, key, value. STREAMS: the queries.
 const uint NEW_KEY = TEAMS * HEADS * KEY_DIM / 4, NEW_VALUE = NEW_KEY + KEY_DIM / 4;
+const uint PREPARED = PREPARE != 0 ? NEW_VALUE + VALUE_DIM / 4 : STREAMS != 0 ? NEW_KEY : 1;
 const uint TREE = MEMBERS > 1 ? TEAMS * (MEMBERS / 2) * HEADS * VALUE_VECS * LANES : 1;
 shared vec4 stage[TREE > PREPARED ? TREE : PREPARED];
 shared vec2 stats[SUBGROUPS * HEADS];
@@ -167,6 +174,35 @@ uint listed(uint p)
     return U32s(a.q_norm).v[list * a.rotary_dim + p / max(RATIO, 1)] * RATIO + p % max(RATIO, 1);
 }
 
+// Return a lane's j-th unit of a row.
+uvec4 key_unit(uvec2 row, uint j)
+{
+    uint u = j * LANES + lane;
+    return KEY_ROW % LANES == 0 || u < KEY_ROW ? unit_at(row, KEY_DIM, u) : uvec4(0);
+}
+
+uvec4 value_unit(uvec2 row, uint j)
+{
+    uint u = j * LANES + lane;
+    return VALUE_ROW % LANES == 0 || u < VALUE_ROW ? unit_at(row, VALUE_DIM, u) : uvec4(0);
+}
+
+// STREAMS: return this lane's b-th row of the STEP rows from p on; the last one instead of rows past it.
+uint streamed(uint p, uint b)
+{
+    return min(p + b * ROWS + gl_SubgroupInvocationID / LANES, to - 1);
+}
+
+uvec2 streamed_key(uint p, uint b)
+{
+    return key_row(RATIO != 0 ? listed(streamed(p, b)) : streamed(p, b));
+}
+
+uvec2 streamed_value(uint p, uint b)
+{
+    return value_row(RATIO != 0 ? listed(streamed(p, b)) : streamed(p, b));
+}
+
 // Start loading this lane's part of the STEP rows from p on. p is a multiple of STEP, so the rows lie in one
 // block of the cache, except with RATIO. Rows past the last repeat it.
 void fetch_keys(uint p)
@@ -178,10 +214,8 @@ void fetch_keys(uint p)
         uvec2 row = addr_add(rows, i * row_bytes(KEY_DIM) * a.n_kv_heads);
         if (RATIO != 0)
             row = key_row(listed(base + i));
-        [[unroll]] for (uint j = 0; j < KEY_UNITS; j++) {
-            uint u = j * LANES + lane;
-            keys[b][j] = KEY_ROW % LANES == 0 || u < KEY_ROW ? unit_at(row, KEY_DIM, u) : uvec4(0);
-        }
+        [[unroll]] for (uint j = 0; j < KEY_UNITS; j++)
+            keys[b][j] = key_unit(row, j);
     }
 }
 
@@ -194,10 +228,8 @@ void fetch_values(uint p)
         uvec2 row = addr_add(rows, i * row_bytes(VALUE_DIM) * a.n_kv_heads);
         if (RATIO != 0)
             row = value_row(listed(base + i));
-        [[unroll]] for (uint j = 0; j < VALUE_UNITS; j++) {
-            uint u = j * LANES + lane;
-            values[b][j] = VALUE_ROW % LANES == 0 || u < VALUE_ROW ? unit_at(row, VALUE_DIM, u) : uvec4(0);
-        }
+        [[unroll]] for (uint j = 0; j < VALUE_UNITS; j++)
+            values[b][j] = value_unit(row, j);
     }
 }
 
@@ -279,6 +311,40 @@ void store_row(uvec2 row, uint at, uint dim, bool is_mine)
             stage[at + j * SUBGROUP + gl_SubgroupInvocationID] = stored[j];
 }
 
+// Returns a channel after norm and RoPE. factor: 1 / rms of the head.
+float turned(Channel c, float factor)
+{
+    return c.v * (factor * c.norm) * c.co + c.other * (factor * c.other_norm) * c.si;
+}
+
+// Stores a pair of channels of row i in shared memory, and in the cache unless the row is a query.
+void store_pair(uint i, uint pair, vec2 v, uvec2 row)
+{
+    if (i < TEAMS * HEADS)
+        v *= a.scale * LOG2_E;
+    else
+        v = store_two(row, pair, v, first == team * HEADS);
+    uint at = i * KEY_DIM / 4 + pair / 2;
+    if (pair % 2 == 0)
+        stage[at].xy = v;
+    else
+        stage[at].zw = v;
+}
+
+// AT_ONCE: returns this lane's share of a row's squares, in the order of all at once.
+float squares_by_parts(uint src, uint dim)
+{
+    float squares = 0.0;
+    [[dont_unroll]] for (uint from = 0; from < PAIRS; from += AT_ONCE)
+        [[unroll]] for (uint j = 0; j < AT_ONCE; j++)
+            [[unroll]] for (uint k = 0; k < 2; k++) {
+                uint c = 2 * ((from + j) * SUBGROUP + gl_SubgroupInvocationID) + k;
+                float v = projected(src + min(c, dim - 1));
+                squares += c < dim ? v * v : 0.0;
+            }
+    return squares;
+}
+
 // Prepares row i of the workgroup's block: its queries, then the new key and the new value. One subgroup
 // makes a row.
 void prepare_row(uint i, vec2 factors)
@@ -292,12 +358,15 @@ void prepare_row(uint i, vec2 factors)
     uint norms = NORM != NORM_ALL || is_value ? 0 : (is_query ? head : kv_head) * KEY_DIM;
     Channel ch[PAIRS][2];
     float squares = 0.0;
-    [[unroll]] for (uint j = 0; j < PAIRS; j++)
-        [[unroll]] for (uint k = 0; k < 2; k++) {
-            uint c = 2 * (j * SUBGROUP + gl_SubgroupInvocationID) + k;
-            ch[j][k] = load_channel(src, norm, norms, min(c, dim - 1), !is_value);
-            squares += c < dim ? ch[j][k].v * ch[j][k].v : 0.0;
-        }
+    if (AT_ONCE > 0)
+        squares = squares_by_parts(src, dim);
+    else
+        [[unroll]] for (uint j = 0; j < PAIRS; j++)
+            [[unroll]] for (uint k = 0; k < 2; k++) {
+                uint c = 2 * (j * SUBGROUP + gl_SubgroupInvocationID) + k;
+                ch[j][k] = load_channel(src, norm, norms, min(c, dim - 1), !is_value);
+                squares += c < dim ? ch[j][k].v * ch[j][k].v : 0.0;
+            }
     float factor = is_query ? factors.x : factors.y, value_factor = VALUE_SCALE;
     if (is_value && (a.is & ATTENTION_VALUES) != 0)
         value_factor *= inversesqrt(subgroupAdd(squares) / float(VALUE_DIM) + a.eps);
@@ -305,28 +374,31 @@ void prepare_row(uint i, vec2 factors)
         factor = inversesqrt(subgroupAdd(squares) / float(KEY_DIM) + a.eps);
     if (RELOADS)
         subgroupMemoryBarrier();
-    [[unroll]] for (uint j = 0; j < PAIRS; j++) {
+    [[unroll]] for (uint j = 0; j < PAIRS && AT_ONCE == 0; j++) {
         uint pair = j * SUBGROUP + gl_SubgroupInvocationID;
         vec2 v;
         [[unroll]] for (uint k = 0; k < 2; k++) {
             Channel c = ch[j][k];
             if (RELOADS)
                 c = load_channel(src, norm, norms, min(2 * pair + k, dim - 1), !is_value);
-            v[k] = c.v * (factor * c.norm) * c.co + c.other * (factor * c.other_norm) * c.si;
+            v[k] = turned(c, factor);
             v[k] = is_value ? c.v * value_factor : v[k];
         }
-        if (2 * pair < dim) {
-            if (is_query)
-                v *= a.scale * LOG2_E;
-            else
-                v = store_two(row, pair, v, first == team * HEADS);
-            uint at = i * KEY_DIM / 4 + pair / 2;
-            if (pair % 2 == 0)
-                stage[at].xy = v;
-            else
-                stage[at].zw = v;
-        }
+        if (2 * pair < dim)
+            store_pair(i, pair, v, row);
     }
+    [[dont_unroll]] for (uint from = 0; from < PAIRS && AT_ONCE > 0; from += AT_ONCE)
+        [[unroll]] for (uint j = 0; j < AT_ONCE; j++) {
+            uint pair = (from + j) * SUBGROUP + gl_SubgroupInvocationID;
+            vec2 v;
+            [[unroll]] for (uint k = 0; k < 2; k++) {
+                Channel c = load_channel(src, norm, norms, min(2 * pair + k, dim - 1), !is_value);
+                v[k] = turned(c, factor);
+                v[k] = is_value ? c.v * value_factor : v[k];
+            }
+            if (2 * pair < dim)
+                store_pair(i, pair, v, row);
+        }
     if (KV_TYPE == KV_Q8_0 && !is_query)
         store_row(row, i * KEY_DIM / 4, dim, first == team * HEADS);
 }
@@ -383,7 +455,7 @@ void load_queries()
         [[unroll]] for (uint i = 0; i < KEY_VECS; i++) {
             uint c4 = four_at_lane(i);
             q[g][i] = vec4(0.0);
-            if (c4 < KEY_DIM / 4)
+            if (c4 < KEY_DIM / 4 && STREAMS == 0)
                 q[g][i] = PREPARE != 0 ? stage[(team * HEADS + g) * KEY_DIM / 4 + c4]
                                        : four_at(a.q, row + c4) * (a.scale * LOG2_E);
         }
@@ -396,11 +468,30 @@ void load_queries()
     }
 }
 
+// STREAMS: puts the queries of the workgroup's block into shared memory.
+void stage_queries()
+{
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < NEW_KEY; i += WORKGROUP) {
+        uint head = head_of(first - team * HEADS + i / (KEY_DIM / 4));
+        uint row = (token * a.q_stride + head * KEY_DIM) / 4;
+        stage[i] = four_at(a.q, row + i % (KEY_DIM / 4)) * (a.scale * LOG2_E);
+    }
+    barrier();
+}
+
+// Returns this lane's i-th group of four channels of query g.
+vec4 query_four(uint g, uint i)
+{
+    if (STREAMS == 0)
+        return q[g][i];
+    uint c4 = four_at_lane(i), at = (team * HEADS + g) * KEY_DIM / 4 + c4;
+    return KEY_ROW % LANES == 0 || c4 < KEY_DIM / 4 ? stage[at] : vec4(0.0);
+}
+
 float dot_on(vec4 x, vec4 y, float sum)
 {
     return fma(x.w, y.w, fma(x.z, y.z, fma(x.y, y.y, fma(x.x, y.x, sum))));
 }
-
 
 // Begins with the new position's row: its score is m, its weight 1.
 void begin_with_new()
@@ -409,7 +500,7 @@ void begin_with_new()
         float dot = 0.0;
         [[unroll]] for (uint i = 0; i < KEY_VECS; i++)
             if (four_at_lane(i) < KEY_DIM / 4)
-                dot = dot_on(q[g][i], stage[NEW_KEY + four_at_lane(i)], dot);
+                dot = dot_on(query_four(g, i), stage[NEW_KEY + four_at_lane(i)], dot);
         [[unroll]] for (uint j = 1; j <= 7; j++)
             if (LANES >> j > 0)
                 dot += subgroupShuffleXor(dot, LANES >> j);
@@ -442,13 +533,30 @@ void reduce()
     HALVE(1) HALVE(2) HALVE(3) HALVE(4) HALVE(5) HALVE(6) HALVE(7)
 }
 
+// STREAMS: adds this lane's products of row b to s. It takes PART units at once.
+void score_streamed(uint p, uint b)
+{
+    uvec2 row = streamed_key(p, b);
+    [[dont_unroll]] for (uint from = 0; from < KEY_UNITS; from += PART)
+        [[unroll]] for (uint j = 0; j < PART; j++) {
+            uvec4 unit = key_unit(row, from + j);
+            [[unroll]] for (uint i = 0; i < FOURS; i++)
+                [[unroll]] for (uint g = 0; g < HEADS; g++) {
+                    vec4 query = query_four(g, (from + j) * FOURS + i);
+                    s[b * HEADS + g] = dot_on(query, four_of(unit, i), s[b * HEADS + g]);
+                }
+        }
+}
+
 // Computes this lane's scores of the STEP rows from p on; LOWEST for hidden positions. m stays above LOWEST:
 // a split's first step has other positions, or the new position's score came before it.
 void score(uint p)
 {
     [[unroll]] for (uint i = 0; i < SCORES; i++)
         s[i] = 0.0;
-    [[unroll]] for (uint b = 0; b < BLOCK; b++)
+    [[unroll]] for (uint b = 0; b < BLOCK && STREAMS != 0; b++)
+        score_streamed(p, b);
+    [[unroll]] for (uint b = 0; b < BLOCK && STREAMS == 0; b++)
         [[unroll]] for (uint i = 0; i < KEY_VECS; i++) {
             vec4 k = four_of(keys[b][i / FOURS], i % FOURS);
             [[unroll]] for (uint g = 0; g < HEADS; g++)
@@ -484,8 +592,26 @@ void raise_top()
     }
 }
 
-// Adds the rows to m, l and acc.
-void fold()
+// STREAMS: adds row b to acc. LATENT loads it a second time; without a barrier it would stay in registers.
+void fold_streamed(uint p, uint b)
+{
+    if (LATENT != 0)
+        subgroupMemoryBarrier();
+    uvec2 row = LATENT != 0 ? streamed_key(p, b) : streamed_value(p, b);
+    uint lanes = gl_SubgroupInvocationID - lane;
+    float w[HEADS];
+    [[unroll]] for (uint g = 0; g < HEADS; g++)
+        w[g] = subgroupShuffle(s[(b * HEADS + g) % OWN], lanes + (b * HEADS + g) / OWN * COPIES);
+    [[unroll]] for (uint j = 0; j < VALUE_UNITS; j++) {
+        uvec4 unit = LATENT != 0 ? key_unit(row, j) : value_unit(row, j);
+        [[unroll]] for (uint i = 0; i < FOURS; i++)
+            [[unroll]] for (uint g = 0; g < HEADS; g++)
+                acc[g][j * FOURS + i] = fma(vec4(w[g]), four_of(unit, i), acc[g][j * FOURS + i]);
+    }
+}
+
+// Adds the rows from p on to m, l and acc.
+void fold(uint p)
 {
     bool grows = false;
     [[unroll]] for (uint o = 0; o < OWN; o++)
@@ -497,7 +623,9 @@ void fold()
         l[o % MINE] += s[o];
     }
     uint row = gl_SubgroupInvocationID - lane;
-    [[unroll]] for (uint b = 0; b < BLOCK; b++)
+    [[unroll]] for (uint b = 0; b < BLOCK && STREAMS != 0; b++)
+        fold_streamed(p, b);
+    [[unroll]] for (uint b = 0; b < BLOCK && STREAMS == 0; b++)
         [[unroll]] for (uint g = 0; g < HEADS; g++) {
             float w = subgroupShuffle(s[(b * HEADS + g) % OWN], row + (b * HEADS + g) / OWN * COPIES);
             [[unroll]] for (uint i = 0; i < VALUE_VECS; i++) {
@@ -687,10 +815,12 @@ void main()
         return;
 #endif
     find_work();
-    if (from < to)
+    if (from < to && STREAMS == 0)
         fetch_keys(from + member * STEP);
     if (PREPARE != 0)
         prepare();
+    else if (STREAMS != 0)
+        stage_queries();
     load_queries();
     if (PREPARE != 0)
         // the loop would lose time by reading the queries again and again, so they stay in registers
@@ -698,13 +828,13 @@ void main()
     if (has_new && member == 0)
         begin_with_new();
     for (uint p = from + member * STEP; p < to; p += MEMBERS * STEP) {
-        if (LATENT == 0)
+        if (LATENT == 0 && STREAMS == 0)
             fetch_values(p);
         score(p);
-        if (LATENT == 0)
+        if (LATENT == 0 && STREAMS == 0)
             fetch_keys(p + MEMBERS * STEP);
-        fold();
-        if (LATENT != 0)
+        fold(p);
+        if (LATENT != 0 && STREAMS == 0)
             fetch_keys(p + MEMBERS * STEP);
     }
     join_rows();

@@ -16,6 +16,9 @@ layout(constant_id = 4) const uint RATIO = 0; // positions of a compressed row; 
 layout(constant_id = 5) const uint WINDOW = 128;
 layout(constant_id = 6) const uint BUDGET = 0; // most compressed rows of a token; 0: all
 layout(constant_id = 9) const uint HEADS = 2;
+// 1: lanes have no registers for queries and rows: queries stay in shared memory, and a row is loaded for its
+// score and again for the sums
+layout(constant_id = 10) const uint STREAMS = 0;
 
 layout(push_constant, std430) uniform Args { compressed_attend_args a; };
 #include "compressed/far.glsl"
@@ -23,8 +26,12 @@ layout(push_constant, std430) uniform Args { compressed_attend_args a; };
 const uint SUBGROUPS = WORKGROUP / SUBGROUP, BLOCK = 4;
 // groups of four channels: all, a lane's
 const uint FOURS = DIM / 4, UNITS = (FOURS + SUBGROUP - 1) / SUBGROUP;
+// STREAMS: units of a row that a lane takes at once for a score; they are a divisor of all
+const uint PART = UNITS % 8 == 0 ? 8 : UNITS;
+const bool ALL_LANES = STREAMS != 0 && FOURS % SUBGROUP == 0; // every lane has UNITS of them
 const float LOWEST = -3.0e38, LOG2_E = 1.44269504;
 
+// The queries, STREAMS only; afterwards the sums of half of the subgroups.
 shared vec4 stage[(SUBGROUPS + 1) / 2 * HEADS * UNITS * SUBGROUP];
 shared vec2 stats[SUBGROUPS * HEADS];
 
@@ -38,6 +45,20 @@ uint head_of(uint h)
     return min(first + h, a.n_heads - 1);
 }
 
+// Returns channels 4 * i ... of query h; 0 past the last.
+vec4 query_four(uint h, uint i)
+{
+    vec4 four = i < FOURS ? four_at(a.q, token * (a.q_stride / 4) + head_of(h) * FOURS + i) : vec4(0.0);
+    return four * (a.scale * LOG2_E);
+}
+
+void stage_queries()
+{
+    [[dont_unroll]] for (uint i = gl_LocalInvocationID.x; i < HEADS * UNITS * SUBGROUP; i += WORKGROUP)
+        stage[i] = query_four(i / (UNITS * SUBGROUP), i % (UNITS * SUBGROUP));
+    barrier();
+}
+
 uvec2 row_of(uint r)
 {
     uint pos = a.pos + token;
@@ -47,26 +68,51 @@ uvec2 row_of(uint r)
     return far_row(a.blocks, a.layer_off, has_list ? U32s(a.chosen).v[token * (BUDGET + 1) + r] : r);
 }
 
+// Returns a lane's u-th group of four channels of a row.
+vec4 row_four(uvec2 row, uint u)
+{
+    uint i = u * SUBGROUP + gl_SubgroupInvocationID;
+    return ALL_LANES || i < FOURS ? cache_four(row, DIM, i) : vec4(0.0);
+}
+
 // Loads the rows from r on; rows past the last repeat it.
 void load_rows(uint r)
 {
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
         uvec2 row = row_of(min(r + b, n_seen - 1));
-        [[unroll]] for (uint u = 0; u < UNITS; u++) {
-            uint i = u * SUBGROUP + gl_SubgroupInvocationID;
-            rows[b][u] = i < FOURS ? cache_four(row, DIM, i) : vec4(0.0);
-        }
+        [[unroll]] for (uint u = 0; u < UNITS; u++)
+            rows[b][u] = row_four(row, u);
     }
+}
+
+// Returns the product of a lane's part of a row with query h.
+float product(uint h, uint b, uvec2 row)
+{
+    float sum = 0.0;
+    [[unroll]] for (uint u = 0; u < UNITS && STREAMS == 0; u++)
+        sum += dot(q[h][u], rows[b][u]);
+    [[dont_unroll]] for (uint from = 0; from < UNITS && STREAMS != 0; from += PART)
+        [[unroll]] for (uint u = 0; u < PART; u++) {
+            uint i = (h * UNITS + from + u) * SUBGROUP + gl_SubgroupInvocationID;
+            sum += dot(stage[i], row_four(row, from + u));
+        }
+    return sum;
+}
+
+// STREAMS: adds a row with its weight to acc. Without a barrier the compiler would keep the row in registers
+// from the first time that it is loaded.
+void add_streamed(uint h, uvec2 row, float w)
+{
+    subgroupMemoryBarrier();
+    [[unroll]] for (uint u = 0; u < UNITS; u++)
+        acc[h][u] = fma(vec4(w), row_four(row, u), acc[h][u]);
 }
 
 void fold(uint h, uint r)
 {
     float s[BLOCK], top = m[h];
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
-        float sum = 0.0;
-        [[unroll]] for (uint u = 0; u < UNITS; u++)
-            sum += dot(q[h][u], rows[b][u]);
-        s[b] = subgroupAdd(sum);
+        s[b] = subgroupAdd(product(h, b, STREAMS != 0 ? row_of(min(r + b, n_seen - 1)) : uvec2(0)));
         s[b] = r + b < n_seen ? s[b] : LOWEST;
         top = max(top, s[b]);
     }
@@ -78,9 +124,12 @@ void fold(uint h, uint r)
     [[unroll]] for (uint b = 0; b < BLOCK; b++) {
         float w = exp2(s[b] - top);
         l[h] += w;
-        [[unroll]] for (uint u = 0; u < UNITS; u++)
+        s[b] = w;
+        [[unroll]] for (uint u = 0; u < UNITS && STREAMS == 0; u++)
             acc[h][u] = fma(vec4(w), rows[b][u], acc[h][u]);
     }
+    [[dont_unroll]] for (uint b = 0; b < BLOCK && STREAMS != 0; b++)
+        add_streamed(h, row_of(min(r + b, n_seen - 1)), s[b]);
 }
 
 // Scales acc to the largest score of all subgroups and the sink, and divides it by the sum of the weights.
@@ -157,12 +206,15 @@ void main()
         [[unroll]] for (uint u = 0; u < UNITS; u++) {
             uint i = u * SUBGROUP + gl_SubgroupInvocationID;
             acc[h][u] = vec4(0.0);
-            q[h][u] = i < FOURS ? four_at(a.q, token * (a.q_stride / 4) + head_of(h) * FOURS + i) : vec4(0.0);
-            q[h][u] *= a.scale * LOG2_E;
+            if (STREAMS == 0)
+                q[h][u] = query_four(h, i);
         }
     }
+    if (STREAMS != 0)
+        stage_queries();
     for (uint r = gl_SubgroupID * BLOCK; r < n_seen; r += SUBGROUPS * BLOCK) {
-        load_rows(r);
+        if (STREAMS == 0)
+            load_rows(r);
         [[unroll]] for (uint h = 0; h < HEADS; h++)
             fold(h, r);
     }

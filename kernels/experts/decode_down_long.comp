@@ -39,13 +39,27 @@ Matrix matrix_of(uint slot)
                   COLS);
 }
 
-vec4 acts[ACTS];
+vec4 acts[ACTS]; // the next slot's; FEW_REGISTERS: none
 
 void fetch_acts(uint token, uint slot)
 {
     uint at = (token * a.act_stride + slot * COLS) / 4;
     [[unroll]] for (uint k = 0; k < ACTS; k++)
         acts[k] = F32x4s(a.act).v[at + min(k * WORKGROUP + gl_LocalInvocationID.x, COLS / 4 - 1)];
+}
+
+// FEW_REGISTERS: loads a slot's activations, four at once, and puts them.
+void copy_acts(uint token, uint slot)
+{
+    uint at = (token * a.act_stride + slot * COLS) / 4;
+    [[dont_unroll]] for (uint from = gl_LocalInvocationID.x; from < COLS / 4; from += 4 * WORKGROUP) {
+        vec4 v[4];
+        [[unroll]] for (uint k = 0; k < 4; k++)
+            v[k] = F32x4s(a.act).v[at + min(from + k * WORKGROUP, COLS / 4 - 1)];
+        [[unroll]] for (uint k = 0; k < 4; k++)
+            if (from + k * WORKGROUP < COLS / 4)
+                xs_put(0, slot % 2 * (COLS / 4) + from + k * WORKGROUP, v[k]);
+    }
 }
 
 void put_acts(uint slot)
@@ -98,9 +112,12 @@ void add_slots(const uint format, uint token, uint start, inout float total[MAX_
         float acc[MAX_ACC];
         [[unroll]] for (uint r = 0; r < ROWS; r++)
             acc[r] = 0.0;
-        put_acts(slot);
+        if (FEW_REGISTERS != 0)
+            copy_acts(token, slot);
+        else
+            put_acts(slot);
         barrier(); // after this nobody reads the other half of xs
-        if (slot + 1 < a.end_slot)
+        if (slot + 1 < a.end_slot && FEW_REGISTERS == 0)
             fetch_acts(token, slot + 1);
         [[dont_unroll]] for (uint i = 0; i < n_parts(format); i++) {
             uint piece = i * SUBGROUP + gl_SubgroupInvocationID;
@@ -122,7 +139,8 @@ void main()
     float total[MAX_ACC];
     [[unroll]] for (uint r = 0; r < ROWS; r++)
         total[r] = 0.0;
-    fetch_acts(token, a.first_slot);
+    if (FEW_REGISTERS == 0)
+        fetch_acts(token, a.first_slot);
     find_slots(token);
     float before = stores ? F32s(a.x).v[at] : 0.0;
     barrier();

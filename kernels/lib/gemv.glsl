@@ -46,6 +46,8 @@ const uint STREAM = 0;
 #else
 layout(constant_id = 8) const uint STREAM = 0;
 #endif
+// 1: lanes have so few registers that loads to shared memory are in flight in smaller rounds
+layout(constant_id = 9) const uint FEW_REGISTERS = 0;
 const bool IS_WHOLE = STEPS > 0 || STREAM > 0; // a row is one tile
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
@@ -55,7 +57,8 @@ const uint MAX_ROWS = 4, MAX_ACC = 16;
 #include "lib/gemv_lanes.glsl"
 
 // vec4s that an invocation loads at once when it copies a tile to shared memory
-const uint LOADS = TILE > 32 * WORKGROUP ? 8 : (TILE / 4 + WORKGROUP - 1) / WORKGROUP;
+const uint MOST_LOADS = FEW_REGISTERS != 0 ? 4 : 8;
+const uint LOADS = TILE > 4 * MOST_LOADS * WORKGROUP ? MOST_LOADS : (TILE / 4 + WORKGROUP - 1) / WORKGROUP;
 
 shared float xs_sums[TOKENS * SUBGROUPS];
 
@@ -78,16 +81,17 @@ float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
         }
         return squares;
     }
-    for (uint first = gl_LocalInvocationID.x; first < n4; first += LOADS * WORKGROUP) {
-        vec4 v[LOADS], w[LOADS];
-        [[unroll]] for (uint k = 0; k < LOADS; k++) {
+    const uint ROUND = FEW_REGISTERS != 0 && STEPS > 1 && LOADS > 2 ? 2 : LOADS;
+    for (uint first = gl_LocalInvocationID.x; first < n4; first += ROUND * WORKGROUP) {
+        vec4 v[ROUND], w[ROUND];
+        [[unroll]] for (uint k = 0; k < ROUND; k++) {
             uint i = min(first + k * WORKGROUP, n4 - 1);
             v[k] = F32x4s(x).v[(at + from) / 4 + i];
             w[k] = vec4(1.0);
             if (has_norm)
                 w[k] = F32x4s(norm).v[from / 4 + i];
         }
-        [[unroll]] for (uint k = 0; k < LOADS; k++)
+        [[unroll]] for (uint k = 0; k < ROUND; k++)
             if (first + k * WORKGROUP < n4) {
                 squares += dot(v[k], v[k]);
                 xs_put(t, first + k * WORKGROUP, v[k] * w[k]);
@@ -100,7 +104,7 @@ float put_vector(uint t, uvec2 x, uint at, uvec2 norm, uint from, uint n4)
 // first one is used; the norm is loaded once for all.
 void put_vectors(uvec2 x, uint at[4], uvec2 norm, uint from, uint n4, inout float squares[4])
 {
-    const uint ROUND = LOADS < 16 / TOKENS ? LOADS : 16 / TOKENS;
+    const uint MOST = (FEW_REGISTERS != 0 ? 8 : 16) / TOKENS, ROUND = LOADS < MOST ? LOADS : MOST;
     bool has_norm = !addr_is_null(norm);
     float sums[4];
     [[unroll]] for (uint t = 0; t < TOKENS; t++)

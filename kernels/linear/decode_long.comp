@@ -14,7 +14,7 @@
 const uint COLS = TILE / 2;
 const uint BRINGS = (COLS / 4 + WORKGROUP - 1) / WORKGROUP; // vec4s that an invocation loads
 
-layout(constant_id = 10) const uint SEVERAL = 0; // 1: several tokens
+layout(constant_id = 11) const uint SEVERAL = 0; // 1: several tokens
 
 layout(push_constant, std430) uniform Args { linear_decode_token_args a; };
 

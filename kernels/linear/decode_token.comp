@@ -10,8 +10,8 @@
 #include "lib/gemv.glsl"
 
 // log2(head_dim) if x consists of heads that still lack the factors of their norms; else 0.
-layout(constant_id = 9) const uint HEAD_SHIFT = 0;
-layout(constant_id = 10) const uint SEVERAL = 0; // 1: several tokens
+layout(constant_id = 10) const uint HEAD_SHIFT = 0;
+layout(constant_id = 11) const uint SEVERAL = 0; // 1: several tokens
 
 layout(push_constant, std430) uniform Args { linear_decode_token_args a; };
 

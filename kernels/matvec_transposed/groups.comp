@@ -69,6 +69,11 @@ void add_up(uint t, float acc[MAX_ACC], uint y)
     }
 }
 
+// Not a loop: Mesa unrolls none that has another one in it, and the sums would lie in memory.
+#define EACH_TOKEN(t)                    \
+    if (t < TOKENS && token + t < a.n) \
+        add_up(t, acc, y + t * a.y_stride);
+
 void main()
 {
     Matrix m = Matrix(a.weight, a.scales, a.biases, a.format, 0, a.cols);
@@ -83,8 +88,7 @@ void main()
     if (unit < a.cols / 8) {
         BY_FORMAT(a.format, add_slice(FORMAT, m, unit, slice, token, acc))
     }
-    [[unroll]] for (uint t = 0; t < TOKENS; t++)
-        if (token + t < a.n)
-            add_up(t, acc,
-                   (token + t) * a.y_stride + gl_WorkGroupID.z * a.y_step + 8 * LANES * gl_WorkGroupID.x);
+    uint y = token * a.y_stride + gl_WorkGroupID.z * a.y_step + 8 * LANES * gl_WorkGroupID.x;
+    EACH_TOKEN(0) EACH_TOKEN(1) EACH_TOKEN(2) EACH_TOKEN(3)
+    EACH_TOKEN(4) EACH_TOKEN(5) EACH_TOKEN(6) EACH_TOKEN(7)
 }

@@ -10,7 +10,7 @@
 #include "lib/gemv.glsl"
 
 // groups of four channels that are joined at once; divides their number and WORKGROUP
-layout(constant_id = 9) const uint COLS = 128;
+layout(constant_id = 10) const uint COLS = 128;
 
 layout(push_constant, std430) uniform Args { mla_values_args a; };
 #include "attention/merge.glsl"

@@ -1,7 +1,7 @@
 // choose.glsl - the top_k largest of the numbers that a subgroup holds, best first, the lower index on a tie.
 // Number e is in lane e % SUBGROUP; each lane has PER_LANE of them, as unsigned integers with the order of
 // the numbers (GPUs reduce integers in one instruction). Lane k % SUBGROUP keeps the k-th choice; each lane
-// has KEEP of them.
+// has KEEP of them. FEW_REGISTERS: see exec_has_few_registers.
 
 // Smaller than every number: padding, and what has been chosen.
 const uint NONE = 0;
@@ -30,8 +30,11 @@ uint choose(inout uint l[PER_LANE], uint top_k, out uint kept[KEEP], out uint ke
         [[unroll]] for (uint i = 0; i < PER_LANE; i++)
             top = max(top, l[i]);
         uint winner = subgroupMax(top);
-        [[unroll]] for (uint i = PER_LANE; i > 0; i--)
+        [[unroll]] for (uint i = PER_LANE; i > 0 && FEW_REGISTERS == 0; i--)
             first = l[i - 1] == top ? i - 1 : first;
+        // Mesa does not unroll loops that count down: Intel's driver would put l into memory.
+        [[unroll]] for (uint i = 0; i < PER_LANE && FEW_REGISTERS != 0; i++)
+            first = l[PER_LANE - 1 - i] == top ? PER_LANE - 1 - i : first;
         // Lanes that have it; hardly ever more than one.
         uvec4 have = subgroupBallot(top == winner);
         uint owner = subgroupBallotFindLSB(have);

@@ -20,12 +20,15 @@ layout(constant_id = 3) const uint SHARES = 0;   // 1: the smallest weights are 
 layout(constant_id = 4) const uint GROUPS = 8;   // n_groups
 layout(constant_id = 5) const bool SOFTPLUS = false;
 layout(constant_id = 6) const bool BY_TOKEN = false;
+layout(constant_id = 7) const uint FEW_REGISTERS = 0;
 
 layout(push_constant, std430) uniform Args { router_sigmoid_args a; };
 
 #include "router/choose.glsl"
 #include "router/share.glsl"
 
+// An Arc A770M spills 111 of 112 keys of a lane, compiled by Mesa 25.0.
+const bool SHARED_KEYS = FEW_REGISTERS != 0 && PER_LANE > 48;
 const float LOWEST = -3.0e38;
 shared float scores[PER_LANE * SUBGROUP], biased[PER_LANE * SUBGROUP];
 shared uint keys[PER_LANE * SUBGROUP]; // keys of the experts that may be chosen
@@ -97,18 +100,76 @@ void keep_row(uint token)
     barrier();
 }
 
+// SHARED_KEYS: puts this lane's logits and biases into shared memory, a few at once.
+void stage_logits(uint token)
+{
+    const uint AT_ONCE = 8;
+    [[dont_unroll]] for (uint from = gl_SubgroupInvocationID; from < PER_LANE * SUBGROUP;
+                         from += AT_ONCE * SUBGROUP) {
+        float logits[AT_ONCE], biases[AT_ONCE];
+        [[unroll]] for (uint i = 0; i < AT_ONCE; i++) {
+            uint e = min(from + i * SUBGROUP, a.n_experts - 1);
+            logits[i] = F32s(a.logits).v[token * a.stride + e];
+            biases[i] = BY_TOKEN ? 0.0 : F32s(a.bias).v[e];
+        }
+        [[unroll]] for (uint i = 0; i < AT_ONCE; i++)
+            if (from + i * SUBGROUP < PER_LANE * SUBGROUP) {
+                scores[from + i * SUBGROUP] = logits[i];
+                biased[from + i * SUBGROUP] = biases[i];
+            }
+    }
+}
+
+// SHARED_KEYS: finds the largest of this lane's keys, the first one on a tie.
+void find_top(out uint top, out uint first)
+{
+    const uint AT_ONCE = 8;
+    top = NONE;
+    first = 0;
+    [[dont_unroll]] for (uint from = 0; from < PER_LANE; from += AT_ONCE)
+        [[unroll]] for (uint i = from; i < from + AT_ONCE; i++) {
+            uint key = i < PER_LANE ? keys[i * SUBGROUP + gl_SubgroupInvocationID] : NONE;
+            first = key > top ? i : first;
+            top = max(top, key);
+        }
+}
+
+// SHARED_KEYS: does what choose() does. Only the lane whose key was chosen looks for its largest again.
+void choose_shared(uint top_k, out uint kept[KEEP], out uint kept_at[KEEP])
+{
+    uint lane = gl_SubgroupInvocationID, top, first;
+    [[unroll]] for (uint j = 0; j < KEEP; j++)
+        kept[j] = kept_at[j] = 0;
+    find_top(top, first);
+    for (uint k = 0; k < top_k; k++) {
+        uint winner = subgroupMax(top);
+        uint expert = subgroupMin(top == winner ? first * SUBGROUP + lane : 0xffffffffu);
+        [[unroll]] for (uint j = 0; j < KEEP; j++)
+            if (j * SUBGROUP + lane == k) {
+                kept[j] = winner;
+                kept_at[j] = expert;
+            }
+        if (lane == expert % SUBGROUP) {
+            keys[expert] = NONE;
+            find_top(top, first);
+        }
+    }
+}
+
 void main()
 {
     uint token = gl_WorkGroupID.x, lane = gl_SubgroupInvocationID;
     uint l[PER_LANE], nans = 0;
     // All loads come before the first branch; after it each would wait for the one before.
     float logits[PER_LANE], biases[PER_LANE];
-    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+    if (SHARED_KEYS)
+        stage_logits(token);
+    [[unroll]] for (uint i = 0; i < PER_LANE && !SHARED_KEYS; i++) {
         uint mine = min(i * SUBGROUP + lane, a.n_experts - 1);
         logits[i] = F32s(a.logits).v[token * a.stride + mine];
         biases[i] = BY_TOKEN ? 0.0 : F32s(a.bias).v[mine];
     }
-    [[unroll]] for (uint i = 0; i < PER_LANE; i++) {
+    [[unroll]] for (uint i = 0; i < PER_LANE && !SHARED_KEYS; i++) {
         scores[i * SUBGROUP + lane] = logits[i];
         biased[i * SUBGROUP + lane] = biases[i];
     }
@@ -129,11 +190,14 @@ void main()
     else
         [[dont_unroll]] for (uint e = lane; e < PER_LANE * SUBGROUP; e += SUBGROUP)
             keys[e] = key_of(e);
-    [[unroll]] for (uint i = 0; i < PER_LANE; i++)
+    [[unroll]] for (uint i = 0; i < PER_LANE && !SHARED_KEYS; i++)
         l[i] = keys[i * SUBGROUP + lane];
 
     uint kept[KEEP], kept_expert[KEEP];
-    choose(l, a.top_k, kept, kept_expert);
+    if (SHARED_KEYS)
+        choose_shared(a.top_k, kept, kept_expert);
+    else
+        choose(l, a.top_k, kept, kept_expert);
 
     bool is_broken = subgroupAdd(nans) > 0;
     uint place[KEEP];

@@ -13,6 +13,7 @@ layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint PER_LANE = 8; // ceil(n_experts / SUBGROUP)
 layout(constant_id = 2) const uint KEEP = 1;     // ceil(top_k / SUBGROUP)
 layout(constant_id = 3) const uint SHARES = 0;   // 1: the smallest weights are dropped, down to a.share
+layout(constant_id = 4) const uint FEW_REGISTERS = 0;
 
 layout(push_constant, std430) uniform Args { router_softmax_args a; };
 

@@ -146,5 +146,9 @@ void selftest_sigmoid_cases(struct kernel_test *l)
                 (struct router_inputs){.ties = true});
     router_case(l, &(struct router_shape){60, 16, true, true, false, 6, 2, 1.0f, 0.25f, 0},
                 (struct router_inputs){.ties = true});
+    router_case(l, &(struct router_shape){500, 22, true, true, false, 1, 1, 5.0f, 0, 0},
+                (struct router_inputs){.ties = true});
+    router_case(l, &(struct router_shape){896, 16, true, true, false, 1, 1, 2.5f, 0.5f, 0},
+                (struct router_inputs){.lowest_bias = -0.5f});
     softplus_cases(l);
 }

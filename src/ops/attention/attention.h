@@ -42,7 +42,8 @@ enum { ATTENTION_PREFILL_ROWS = 64, ATTENTION_PREFILL_MAX_DIM = 256 };
 
 /* How a Vulkan device runs it: the positions are split, and a second dispatch merges the splits. */
 struct attention_plan {
-    uint32_t subgroup, lanes, fours, heads, rows, teams, members; /* see kernels/attention/decode.comp */
+    /* see kernels/attention/decode.comp */
+    uint32_t subgroup, lanes, fours, heads, rows, at_once, streams, teams, members;
     uint32_t blocks; /* number of blocks into which a key/value head's query heads are divided */
     uint32_t max_splits, min_positions; /* limits: number of splits, positions in each */
     uint32_t most_positions;            /* largest number of positions in a split */

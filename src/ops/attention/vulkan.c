@@ -15,8 +15,11 @@ enum { SOFTWARE_SPLIT_POSITIONS = 16384, NO_LIMIT = 1 << 30 };
 /* ROWS_AT_ONCE: BLOCK of attention/decode.comp, the rows that a lane takes at once, if they fit its
  * registers. LANE_CHANNELS: most channels of a row that a lane should have. LANE_FOURS, FEW_FOURS: groups of
  * four channels of queries and sums that fit a lane's registers, many or few (exec_has_few_registers);
- * ALL_FOURS: those with the rows, of few. */
+ * ALL_FOURS: those with the rows, of few. HELD_FOURS: those of one row that few registers hold; if there are
+ * more, queries stay in shared memory and rows are loaded where they are used. PAIRS_AT_ONCE: AT_ONCE of
+ * few. */
 enum { ROWS_AT_ONCE = 4, LANE_CHANNELS = 8, LANE_FOURS = 24, FEW_FOURS = 8, ALL_FOURS = 10 };
+enum { HELD_FOURS = 16, PAIRS_AT_ONCE = 4 };
 /* Lanes of attention/decode.comp that keep a GPU busy: workgroups of 512 on 132 processors. */
 enum { WANTED_LANES = 132 * 512 };
 /* Limits for attention/decode.comp: query heads of a team, lanes of a workgroup. */
@@ -39,6 +42,8 @@ enum {
     LISTS_SPEC,
     VALUE_SCALE_SPEC,
     BLOCK_SPEC,
+    AT_ONCE_SPEC,
+    STREAMS_SPEC,
     DECODE_N_SPEC
 };
 /* MERGED_SPLITS: most splits that the last workgroup merges. MERGED_POSITIONS: most positions for which that
@@ -139,12 +144,18 @@ static uint32_t heads_for(const struct attention_plan *p, const struct attention
     return heads;
 }
 
+/* Returns the groups of four registers that queries, sums and rows take. */
+static uint32_t all_fours(const struct attention_plan *p, const struct attention_shape *s, uint32_t rows)
+{
+    uint32_t key = fours_of(p, s->key_dim), value = fours_of(p, s->value_dim);
+    return p->heads * (key + value) + rows * ((key + (s->latent ? 0 : value)) / p->fours);
+}
+
 /* Returns the rows that a lane takes at once. */
 static uint32_t rows_for(const struct attention_plan *p, const struct attention_shape *s, bool has_many)
 {
-    uint32_t key = fours_of(p, s->key_dim), value = fours_of(p, s->value_dim), rows = ROWS_AT_ONCE;
-    uint32_t row = (key + (s->latent ? 0 : value)) / p->fours;
-    while (!has_many && rows > 1 && p->heads * (key + value) + rows * row > ALL_FOURS)
+    uint32_t rows = ROWS_AT_ONCE;
+    while (!has_many && rows > 1 && all_fours(p, s, rows) > ALL_FOURS)
         rows /= 2;
     return rows;
 }
@@ -191,6 +202,8 @@ static struct attention_plan plan_for(const struct attention_shape *s, const str
     bool has_many = !exec_has_few_registers(caps);
     p.heads = heads_for(&p, s, has_many, width.heads);
     p.rows = rows_for(&p, s, has_many);
+    p.at_once = has_many ? 0 : PAIRS_AT_ONCE;
+    p.streams = !has_many && all_fours(&p, s, p.rows) > HELD_FOURS;
     uint32_t lanes = share_out(&p, s, caps, width.lanes) * p.blocks * s->n_kv_heads;
     p.max_splits = at_least_one(WANTED_LANES / at_least_one(lanes));
     p.min_positions = p.rows * p.subgroup / p.lanes * p.members;
@@ -265,7 +278,9 @@ static void decode_spec(const struct attention_shape *s, const struct attention_
                                          [BIASED_SPEC] = s->biased,
                                          [WINDOW_SPEC] = s->window,
                                          [SINKS_SPEC] = s->sinks,
-                                         [BLOCK_SPEC] = p->rows};
+                                         [BLOCK_SPEC] = p->rows,
+                                         [AT_ONCE_SPEC] = p->at_once,
+                                         [STREAMS_SPEC] = p->streams};
     const float scale = s->value_scale > 0 ? s->value_scale : 1;
     memcpy(spec, all, sizeof all);
     memcpy(&spec[VALUE_SCALE_SPEC], &scale, sizeof scale); /* the constant is a float */

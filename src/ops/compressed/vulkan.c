@@ -4,10 +4,11 @@
 #include "ops/compressed/compressed.h"
 
 /* ROW_GROUP: lanes of compressed/turn.comp and pool.comp. ATTEND_GROUP: lanes of attend.comp. LANE_UNITS:
- * groups of four channels of a lane, of queries and of sums, that leave registers for a second head. */
-enum { ROW_GROUP = 128, ATTEND_GROUP = 256, LANE_UNITS = 4 };
-/* The constant of attend.comp after those of kv_cache.h. */
-enum { HEADS_SPEC = KV_N_SPEC, ATTEND_N_SPEC };
+ * groups of four channels of a lane, of queries and of sums, that leave registers for a second head.
+ * HELD_UNITS: those of queries, sums and four rows that few registers hold (exec_has_few_registers). */
+enum { ROW_GROUP = 128, ATTEND_GROUP = 256, LANE_UNITS = 4, HELD_UNITS = 16 };
+/* The constants of attend.comp after those of kv_cache.h. */
+enum { HEADS_SPEC = KV_N_SPEC, STREAMS_SPEC, ATTEND_N_SPEC };
 
 static uint32_t group_of(const struct exec_caps *caps, uint32_t wanted)
 {
@@ -28,7 +29,9 @@ static int open_attend(struct compressed *op, struct exec *x, struct moeflux_err
     const struct compressed_shape *s = &op->shape;
     const struct exec_caps caps = exec_get_caps(x);
     uint32_t group = group_of(&caps, ATTEND_GROUP), subgroup = caps.subgroup_size;
-    op->gpu.heads = s->n_heads > 1 && div_up(s->dim / 4, subgroup) <= LANE_UNITS ? 2 : 1;
+    uint32_t units = div_up(s->dim / 4, subgroup);
+    op->gpu.heads = s->n_heads > 1 && units <= LANE_UNITS ? 2 : 1;
+    bool streams = exec_has_few_registers(&caps) && units * (2 * op->gpu.heads + 4) > HELD_UNITS;
     while (group > subgroup && attend_bytes(s, op->gpu.heads, subgroup, group) > caps.max_shared_bytes)
         group -= subgroup;
     const uint32_t spec[ATTEND_N_SPEC] = {subgroup,
@@ -39,7 +42,8 @@ static int open_attend(struct compressed *op, struct exec *x, struct moeflux_err
                                           s->window,
                                           s->budget,
                                           [KV_SPEC] = s->kv_type,
-                                          [HEADS_SPEC] = op->gpu.heads};
+                                          [HEADS_SPEC] = op->gpu.heads,
+                                          [STREAMS_SPEC] = streams};
     return exec_kernel(x, &op->gpu.attend, "compressed_attend", sizeof(struct compressed_attend_args), spec,
                        ATTEND_N_SPEC, e);
 }

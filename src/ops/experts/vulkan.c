@@ -101,7 +101,10 @@ static int open_up(struct experts *op, struct exec *x, struct experts_up *up, ui
         rows = experts_act_floats(s, false) / 2;
     const struct gemv_shape shape = {
         (uint32_t)rows, s->hidden, 1, up->formats, 2, 0, s->top_k + (s->shared_inner > 0)};
-    const struct gemv_plan plan = gemv_plan_for(x, &shape);
+    const struct exec_caps c = exec_get_caps(x);
+    struct gemv_plan plan = gemv_plan_for(x, &shape);
+    if (format_set_part(up->formats, 1)) /* pieces of both formats take more registers */
+        gemv_plan_narrow(&c, 1, &plan);
     uint32_t spec[UP_N_SPEC] = {[UP_EXPERTS] = s->n_experts,   [UP_TOP_K] = s->top_k,
                                 [UP_SHARED] = s->shared_inner, [UP_IS_GATED] = s->shared_gate,
                                 [UP_NORM_TOPK] = s->norm_topk, [UP_DROPS] = s->drops,
@@ -226,6 +229,7 @@ static void lay_out_down(const struct exec_caps *c, const struct experts_shape *
     spec[GEMV_FORMATS] = format_constant(d->formats);
     spec[GEMV_SPLIT] = 1;
     spec[GEMV_STEPS] = 0;
+    spec[GEMV_FEW_REGISTERS] = exec_has_few_registers(c);
     spec[DOWN_LANES] = lanes;
     spec[DOWN_TEAMS] = teams;
     spec[DOWN_DROPS] = s->drops;

@@ -190,7 +190,8 @@ static struct gemv_plan plan_stream(const struct exec_caps *c, const struct gemv
                                        [GEMV_TILE] = tile,
                                        [GEMV_FORMATS] = format_constant(s->formats),
                                        [GEMV_SPLIT] = 1,
-                                       [GEMV_STREAM] = each},
+                                       [GEMV_STREAM] = each,
+                                       [GEMV_FEW_REGISTERS] = exec_has_few_registers(c)},
                               .workgroup_rows = each * subgroups * rows,
                               .workgroup = subgroups * c->subgroup_size,
                               .tokens = 1};
@@ -264,7 +265,8 @@ static bool streams_short(const struct exec_caps *c, const struct gemv_shape *s,
                                        [GEMV_TILE] = s->cols,
                                        [GEMV_FORMATS] = format_constant(s->formats),
                                        [GEMV_SPLIT] = 1,
-                                       [GEMV_STREAM] = blocks},
+                                       [GEMV_STREAM] = blocks,
+                                       [GEMV_FEW_REGISTERS] = exec_has_few_registers(c)},
                               .workgroup_rows = blocks * subgroups * ROWS,
                               .workgroup = subgroups * subgroup,
                               .tokens = 1};
@@ -318,7 +320,8 @@ struct gemv_plan gemv_plan_for(const struct exec *x, const struct gemv_shape *s)
                                        [GEMV_TILE] = tile,
                                        [GEMV_FORMATS] = format_constant(s->formats),
                                        [GEMV_SPLIT] = h.split,
-                                       [GEMV_STEPS] = h.steps},
+                                       [GEMV_STEPS] = h.steps,
+                                       [GEMV_FEW_REGISTERS] = exec_has_few_registers(&c)},
                               .workgroup_rows = blocks * rows,
                               .workgroup = subgroups * subgroup,
                               .tokens = s->tokens};
@@ -395,8 +398,9 @@ void gemv_plan_narrow(const struct exec_caps *c, uint32_t most, struct gemv_plan
 }
 
 /* Products of a row and a vector that fit few registers (Arc A770M, compiled by Mesa 25.0: four rows with
- * four vectors spill 86 registers). */
-enum { FEW_PRODUCTS = 8 };
+ * four vectors spill 86 registers). FEW_HALVES: those of 4-bit codes, whose odd columns have sums of their
+ * own. */
+enum { FEW_PRODUCTS = 8, FEW_HALVES = 4 };
 
 /* The workgroup's size determines the order of the sum of a norm's squares, the other constants that of a
  * product; neither depends on `tokens`. (Four and eight sequences of the 35B-A3B shape: 893 and 1,057 tok/s
@@ -412,7 +416,7 @@ struct gemv_plan gemv_plan_concurrent(const struct exec *x, const struct gemv_sh
         tokens /= 2;
     p.tokens = p.spec[GEMV_TOKENS] = tokens;
     if (tokens > 1)
-        gemv_plan_narrow(&c, FEW_PRODUCTS, &p);
+        gemv_plan_narrow(&c, s->formats & format_set(FORMAT_Q4) ? FEW_HALVES : FEW_PRODUCTS, &p);
     if (tokens > 1 && !exec_has_few_registers(&c))
         stream_concurrent(&c, s, &p);
     return p;

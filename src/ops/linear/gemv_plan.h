@@ -21,6 +21,7 @@ enum {
     GEMV_SPLIT,
     GEMV_STEPS,
     GEMV_STREAM,
+    GEMV_FEW_REGISTERS,
     GEMV_N_SPEC
 };
 /* Most bytes of shared memory of a code book (kernels/lib/dequant_blocks.glsl). */

@@ -17,8 +17,8 @@ struct matvec_transposed {
     struct weights w; /* the first matrix */
     uint32_t n_stacked, step;
     struct {                        /* vulkan */
-        struct kernel one, several; /* 1 token a workgroup, TRANSPOSED_TOKENS */
-        uint32_t cols;              /* columns of a workgroup */
+        struct kernel one, several; /* one token a workgroup, several */
+        uint32_t cols, tokens;      /* columns of a workgroup; tokens of one of `several` */
     } gpu;
 };
 

@@ -9,8 +9,8 @@
 #include "ops/matvec_transposed/matvec_transposed.h"
 
 /* Invocations of a workgroup for one token. Each has few rows, because the loads of its rows wait for one
- * another. */
-enum { ONE_GROUP = 512 };
+ * another. FEW_TOKENS: TRANSPOSED_TOKENS where lanes have few registers (exec_has_few_registers). */
+enum { ONE_GROUP = 512, FEW_TOKENS = 4 };
 
 static uint32_t group_of(const struct exec_caps *caps, uint32_t most)
 {
@@ -36,7 +36,7 @@ int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, 
     if (rc == 0)
         rc = exec_kernel(x, &op->gpu.one, name, bytes, spec, n_spec, e);
     spec[GROUP_SPEC] = group;
-    spec[TOKENS_SPEC] = TRANSPOSED_TOKENS;
+    op->gpu.tokens = spec[TOKENS_SPEC] = exec_has_few_registers(&caps) ? FEW_TOKENS : TRANSPOSED_TOKENS;
     return rc < 0 ? rc : exec_kernel_later(x, &op->gpu.several, name, bytes, spec, n_spec, e);
 }
 
@@ -61,5 +61,5 @@ void matvec_transposed_vulkan(const void *self, const void *what, struct exec *x
                                              .n_stacked = op->n_stacked};
     bool is_one = call->n == 1;
     exec_dispatch(x, is_one ? &op->gpu.one : &op->gpu.several, &a, div_up(op->w.cols, op->gpu.cols),
-                  is_one ? 1 : div_up(call->n, TRANSPOSED_TOKENS), op->n_stacked);
+                  is_one ? 1 : div_up(call->n, op->gpu.tokens), op->n_stacked);
 }

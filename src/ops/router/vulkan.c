@@ -6,21 +6,19 @@
 int router_vulkan_open(struct router *op, struct exec *x, struct moeflux_err *e)
 {
     const struct router_shape *s = &op->shape;
-    uint32_t subgroup = exec_get_caps(x).subgroup_size;
-    uint32_t spec[] = {subgroup,
-                       div_up(s->n_experts, subgroup),
-                       div_up(s->top_k, subgroup),
-                       s->share > 0,
-                       s->n_groups,
-                       s->softplus,
-                       false};
+    const struct exec_caps caps = exec_get_caps(x);
+    const uint32_t subgroup = caps.subgroup_size, few = exec_has_few_registers(&caps);
+    const uint32_t per_lane = div_up(s->n_experts, subgroup), keep = div_up(s->top_k, subgroup);
+    const uint32_t softmax[] = {subgroup, per_lane, keep, s->share > 0, few};
+    uint32_t spec[] = {subgroup, per_lane, keep, s->share > 0, s->n_groups, s->softplus, false, few};
     if (!s->sigmoid)
-        return exec_kernel(x, &op->kernel, "router_softmax", sizeof(struct router_softmax_args), spec, 4, e);
-    int rc = exec_kernel(x, &op->kernel, "router_sigmoid", sizeof(struct router_sigmoid_args), spec, 7, e);
+        return exec_kernel(x, &op->kernel, "router_softmax", sizeof(struct router_softmax_args), softmax, 5,
+                           e);
+    int rc = exec_kernel(x, &op->kernel, "router_sigmoid", sizeof(struct router_sigmoid_args), spec, 8, e);
     spec[6] = true;
     return rc < 0 || s->row == 0 ? rc
                                  : exec_kernel(x, &op->by_token, "router_sigmoid",
-                                               sizeof(struct router_sigmoid_args), spec, 7, e);
+                                               sizeof(struct router_sigmoid_args), spec, 8, e);
 }
 
 static void run_groups(const struct router *op, struct exec *x, const struct router_call *call)
