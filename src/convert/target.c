@@ -253,8 +253,16 @@ int convert_target_create(const struct convert_target *t, const char *name, stru
                           struct moeflux_err *e)
 {
     *f = (struct side_file){.fd = -1};
-    char *path = file_join(t->partial, name, e);
-    int rc = path ? side_file_create(f, path, 0, e) : ERR_MEMORY;
+    char *path = file_join(t->partial, name, e),
+         *slash = path && strchr(name, '/') ? strrchr(path, '/') : NULL;
+    int rc = path ? 0 : ERR_MEMORY;
+    if (slash) {
+        *slash = '\0';
+        rc = make_dir(path, e);
+        *slash = '/';
+    }
+    if (rc == 0)
+        rc = side_file_create(f, path, 0, e);
     free(path);
     return rc;
 }
