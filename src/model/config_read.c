@@ -132,9 +132,9 @@ int config_read(struct config *c, const struct json_t *root, const char *where, 
     if (rc == 0)
         rc = read_all(c, &v);
     if (rc == 0)
-        rc = config_add_eos(c, root, where, e);
+        rc = config_add_generation(c, root, where, e);
     if (rc == 0 && text)
-        rc = config_add_eos(c, text, where, e);
+        rc = config_add_generation(c, text, where, e);
     if (rc < 0)
         config_free(c);
     return rc;

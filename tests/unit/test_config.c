@@ -671,7 +671,7 @@ static void end_of_text_ids_are_the_union_of_all_places(void **state)
     json_t *root = load(QWEN), *generation = parse("{\"eos_token_id\": [2, 9]}");
     set(root, "eos_token_id", "7");
     struct config c = read_ok(root);
-    assert_int_equal(config_add_eos(&c, generation, "generation_config.json", &e), 0);
+    assert_int_equal(config_add_generation(&c, generation, "generation_config.json", &e), 0);
     json_decref(generation);
     assert_int_equal(c.n_eos, 4);
     const int32_t expected[] = {7, 1, 2, 9};
