@@ -203,6 +203,7 @@ static bool is_of_layer_by_token(const struct model_dir *m, const struct tensor 
 static bool is_known_extra(const struct model_dir *m, const struct tensor *t)
 {
     static const char *const tails[] = {".input_scale",
+                                        ".input_scale_inv",
                                         ".input_global_scale",
                                         ".output_scale",
                                         ".q_scale",
