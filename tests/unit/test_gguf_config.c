@@ -12,6 +12,7 @@
 #include "model/config.h"
 #include "model/config_read.h"
 #include "model/gguf/config.h"
+#include "text/tokenizer/gguf_vocab.h"
 #include "tmp_tree.h"
 
 struct key {
@@ -204,6 +205,38 @@ static void texts_that_llama_cpp_knows_end_an_answer(void **state)
     json_decref(root);
 }
 
+/* The file says nothing about BOS: llama.cpp's default depends on the kind of tokenizer. */
+static void bos_is_added_by_the_kind_of_tokenizer(void **state)
+{
+    static const char *const tokens[] = {"a", "<s>"}, *const merges[] = {"a a"};
+    static const struct {
+        const char *pre;
+        bool adds;
+    } cases[] = {{"llama-bpe", true}, {"tekken", true},   {"pixtral", true},     {"qwen2", false},
+                 {"gpt-4o", false},   {"kimi-k2", false}, {"deepseek-v3", false}};
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct gguf_writer w = {0};
+        struct moeflux_err e = {0};
+        struct str text = {0};
+        struct gguf g;
+        char *tmp = tmp_tree_new();
+        gguf_writer_text(&w, "tokenizer.ggml.model", "gpt2");
+        gguf_writer_text(&w, "tokenizer.ggml.pre", cases[i].pre);
+        gguf_writer_texts(&w, "tokenizer.ggml.tokens", tokens, 2);
+        gguf_writer_texts(&w, "tokenizer.ggml.merges", merges, 1);
+        gguf_writer_whole(&w, "tokenizer.ggml.bos_token_id", 1);
+        gguf_writer_finish(&w, tmp, "m.gguf");
+        check_ok(gguf_open(&g, tmp_tree_path(tmp, "m.gguf"), &e), &e);
+        check_ok(gguf_vocab_config(&g, &text, &e), &e);
+        if (!strstr(str_text(&text), cases[i].adds ? "\"add_bos_token\": true" : "\"add_bos_token\": false"))
+            fail_msg("%s: %s", cases[i].pre, str_text(&text));
+        str_free(&text);
+        gguf_close(&g);
+        tmp_tree_remove(tmp);
+    }
+}
+
 static void suppressed_tokens_are_those_of_the_file(void **state)
 {
     static const uint32_t ids[] = {7, 4000000, 3};
@@ -320,6 +353,7 @@ int main(void)
         cmocka_unit_test(layers_of_multi_token_prediction_are_left_out_of_lists),
         cmocka_unit_test(a_layer_that_is_none_of_multi_token_prediction_is_not_lost),
         cmocka_unit_test(texts_that_llama_cpp_knows_end_an_answer),
+        cmocka_unit_test(bos_is_added_by_the_kind_of_tokenizer),
         cmocka_unit_test(suppressed_tokens_are_those_of_the_file),
         cmocka_unit_test(a_factor_of_angles_without_a_type_is_linear),
         cmocka_unit_test(layers_with_experts_use_the_same_number_of_them),
