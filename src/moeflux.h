@@ -248,6 +248,10 @@ struct moeflux_model_info {
     uint32_t n_cpu_layers; /* the first layers, whose routed experts are computed by the CPU */
     float cpu_share;       /* moeflux_options.cpu_share: so many of their experts; 0: all */
     bool f16_products;     /* prompts use float16 products and float32 sums on at least one device */
+    /* [n_suppressed] ids that are never chosen (suppress_tokens). Answers of moeflux_chat.h have none;
+     * a sampler of moeflux_sampler_new needs biases. */
+    const int32_t *suppressed;
+    size_t n_suppressed;
 };
 struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m);
 

@@ -64,9 +64,10 @@ const struct moeflux_tokenizer *moeflux_chat_tokenizer(const struct moeflux_chat
  * 0.7, top_k 20, top_p 0.95, repeat_last_n 64, all else as in moeflux_sampler_defaults. */
 struct moeflux_sampler_options moeflux_request_sampler_defaults(void);
 /* Sets the options that `given` [MOEFLUX_N_SAMPLER_FIELDS] (NULL: none) does not mark to what a GGUF file
- * says (general.sampling.*). Other models change nothing, nor do files that cannot be opened. As in
- * llama.cpp, a negative temp or top_k is 0, and a penalty_last_n of -1 is the whole context. Errors: _FORMAT
- * (a value is no number or out of range; *failed is the option's index in the table). */
+ * says (general.sampling.*), or a directory's generation_config.json (temperature, top_k, top_p, min_p,
+ * repetition_penalty; do_sample false: temperature 0). Other models change nothing, nor do files that cannot
+ * be read. As in llama.cpp, a negative temp or top_k is 0, and a penalty_last_n of -1 is the whole context.
+ * Errors: _FORMAT (a value is no number or out of range; *failed is the option's index in the table). */
 int moeflux_sampler_take_model(struct moeflux_sampler_options *o, const bool *given, const char *dir,
                                size_t *failed, struct moeflux_err *e);
 
@@ -87,10 +88,10 @@ void moeflux_request_free(struct moeflux_request *r); /* NULL is legal */
  * moeflux-batch(5) without `id`: messages or prompt; system, raw, tools, tool_choice,
  * chat_template_kwargs; temperature and the other options of sampling, seed, max_tokens, stop;
  * json_schema, grammar, response_format; reasoning_effort, think_budget, and others. The sampling's
- * defaults are those of the model's GGUF file (general.sampling.*; one that is wrong is an error of requests
- * without the field), else the program's (temperature 0.7); without a seed a random one is drawn. A request
- * has one answer, so there is no field `n`. An answer checks the values. Errors: _USAGE (no such field, or an
- * argument is NULL), _FORMAT (the value is no JSON), _MEMORY; nothing changes. */
+ * defaults are those of the model's files (moeflux_sampler_take_model; one that is wrong is an error of
+ * requests without the field), else the program's (temperature 0.7); without a seed a random one is drawn. A
+ * request has one answer, so there is no field `n`. An answer checks the values. Errors: _USAGE (no such
+ * field, or an argument is NULL), _FORMAT (the value is no JSON), _MEMORY; nothing changes. */
 int moeflux_request_set(struct moeflux_request *r, const char *name, const char *json, struct moeflux_err *e);
 /* Sets a field to a text, without quotes: prompt, system, grammar. Invalid UTF-8 becomes U+FFFD. Errors: as
  * above. */

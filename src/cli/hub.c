@@ -34,12 +34,61 @@ const char *hub_variable(const char *name)
     return value && *value ? value : NULL;
 }
 
+/* Adds the variable of the environment that stands at `text`, after a $: NAME or {NAME}. Returns its bytes;
+ * 0: none is set. */
+static size_t add_variable(struct str *out, const char *text)
+{
+    static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_";
+    char name[128];
+    size_t brace = text[0] == '{', n = brace ? strcspn(text + 1, "}") : strspn(text, letters);
+    if (n == 0 || n >= sizeof name || (brace && text[1 + n] != '}'))
+        return 0;
+    snprintf(name, sizeof name, "%.*s", (int)n, text + brace);
+    const char *value = getenv(name);
+    if (!value)
+        return 0;
+    str_add_text(out, value);
+    return n + 2 * brace;
+}
+
+/* Returns a path with ~ at its start and variables replaced, as Hugging Face's tools do; the caller frees it.
+ * A variable that is not set stays as it is written. */
+static char *expand(const char *variable, const char *text, struct moeflux_err *e)
+{
+    const char *home = getenv("HOME");
+    struct str out = {0};
+    bool is_home = text[0] == '~' && (text[1] == '/' || text[1] == '\0');
+    if (text[0] == '~' && (!is_home || !home)) {
+        err_set(e, ERR_USAGE, "%s is %.200s: %s", variable, text,
+                is_home ? "HOME is not set" : "expected a path or ~/, the home of no other user");
+        return NULL;
+    }
+    if (is_home)
+        str_add_text(&out, home);
+    for (text += is_home; *text; text++) {
+        size_t n = *text == '$' ? add_variable(&out, text + 1) : 0;
+        if (n == 0)
+            str_add(&out, text, 1);
+        text += n;
+    }
+    char *path = str_ok(&out) ? mem_text(str_text(&out), e) : NULL;
+    if (!str_ok(&out))
+        err_set(e, ERR_MEMORY, "out of memory for a path");
+    str_free(&out);
+    return path;
+}
+
 char *hub_place(const struct hub_place *places, size_t n, struct moeflux_err *e)
 {
     for (size_t i = 0; i < n; i++) {
         const char *value = hub_variable(places[i].variable);
-        if (value)
-            return places[i].inside ? file_join(value, places[i].inside, e) : mem_text(value, e);
+        char *base = value ? expand(places[i].variable, value, e) : NULL;
+        if (!value)
+            continue;
+        char *path = base && places[i].inside ? file_join(base, places[i].inside, e) : base;
+        if (path != base)
+            free(base);
+        return path;
     }
     return NULL;
 }

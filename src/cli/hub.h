@@ -27,8 +27,8 @@ struct hub_place {
     const char *variable;
     const char *inside; /* path below the variable's folder; NULL: the variable names the place itself */
 };
-/* Returns the path of the first of n places whose variable is set; the caller frees it. NULL: none is, or no
- * memory (then `e` is filled). */
+/* Returns the path of the first of n places whose variable is set, with ~ and $NAME replaced; the caller
+ * frees it. NULL: none is; or, with `e` filled, ~ names another user's home, or no memory. */
 char *hub_place(const struct hub_place *places, size_t n, struct moeflux_err *e);
 
 /* Returns the directory of the cache, which need not exist; the caller frees it. NULL with `e` filled: no

@@ -23,16 +23,10 @@
 
 /* Files that are copied if the source has them. */
 static const char *const small_files[] = {
-    "tokenizer.json",
-    "tiktoken.model",
-    "tokenizer_config.json",
-    "generation_config.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "vocab.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "added_tokens.json",
+    "tokenizer.json",          "tiktoken.model",      "tokenizer_config.json",
+    "generation_config.json",  "chat_template.jinja", "additional_chat_templates/tool_use.jinja",
+    "chat_template.json",      "vocab.json",          "merges.txt",
+    "special_tokens_map.json", "added_tokens.json",
 };
 enum { N_SMALL_FILES = sizeof small_files / sizeof *small_files };
 

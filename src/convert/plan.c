@@ -45,12 +45,12 @@ static int read_config(struct convert_plan *p, const struct layout *l, struct mo
     return rc < 0 ? rc : json_read(p->config_text, p->config_len, l->config, JSON_MAX_SMALL, &p->config, e);
 }
 
-static int add_generation_eos(struct config *c, const char *path, struct moeflux_err *e)
+static int add_generation(struct config *c, const char *path, struct moeflux_err *e)
 {
     json_t *root = NULL;
     int rc = json_read_file(path, MAX_CONFIG_BYTES, JSON_MAX_SMALL, &root, e);
     if (rc == 0)
-        rc = config_add_eos(c, root, path, e);
+        rc = config_add_generation(c, root, path, e);
     json_decref(root);
     return rc;
 }
@@ -77,7 +77,7 @@ static int open_unquantised(struct convert_plan *p, const struct layout *l, cons
     m->path = mem_text(src, e);
     int rc = m->path ? describe(p, l->config, e) : ERR_MEMORY;
     if (rc == 0 && l->generation_config)
-        rc = add_generation_eos(&m->config, l->generation_config, e);
+        rc = add_generation(&m->config, l->generation_config, e);
     m->fp8 = q->fp8;
     if (rc == 0)
         rc = checkpoint_open(m, q, e);

@@ -284,11 +284,27 @@ int convert_target_finish(struct convert_target *t, const char *name, struct sid
     return rc;
 }
 
+/* Makes the folder of a file, which the target has. */
+static int make_folder_of(const char *path, struct moeflux_err *e)
+{
+    char *folder = mem_text(path, e);
+    if (!folder)
+        return ERR_MEMORY;
+    *strrchr(folder, '/') = '\0';
+    int rc = make_dir(folder, e);
+    free(folder);
+    return rc;
+}
+
 int convert_target_put(struct convert_target *t, const char *name, const void *bytes, size_t n,
                        struct moeflux_err *e)
 {
     char *path = file_join(t->partial, name, e);
-    int rc = path ? side_file_put(path, 0, bytes, n, e) : ERR_MEMORY;
+    int rc = path ? 0 : ERR_MEMORY;
+    if (rc == 0 && strchr(name, '/'))
+        rc = make_folder_of(path, e);
+    if (rc == 0)
+        rc = side_file_put(path, 0, bytes, n, e);
     free(path);
     return rc < 0 ? rc : record(t, name, n, XXH3_64bits(bytes, n), e);
 }

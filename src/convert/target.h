@@ -48,7 +48,7 @@ int convert_target_create(const struct convert_target *t, const char *name, stru
 int convert_target_finish(struct convert_target *t, const char *name, struct side_file *f, uint64_t bytes,
                           uint64_t xxh3, struct moeflux_err *e);
 
-/* Writes a small file. */
+/* Writes a small file, and makes its folder if its name has one. */
 int convert_target_put(struct convert_target *t, const char *name, const void *bytes, size_t n,
                        struct moeflux_err *e);
 

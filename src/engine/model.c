@@ -405,6 +405,8 @@ struct moeflux_model_info moeflux_model_get_info(const struct moeflux_model *m)
                                        .eos = c->eos,
                                        .expert_io = expert_store_describe_reader(first_store(m)),
                                        .n_eos = c->n_eos,
+                                       .suppressed = c->suppressed,
+                                       .n_suppressed = c->n_suppressed,
                                        .experts_resident = holds_all(m),
                                        .n_cpu_layers = m->n_cpu_layers,
                                        .cpu_share = m->cpu_share,

@@ -136,13 +136,19 @@ int generator_check_ids(const struct generator *s, const struct token_list *ids,
     return 0;
 }
 
-/* Returns the bitmap of ids that may be sampled: padded vocabularies have rows without a token. */
+/* Returns the bitmap of ids that may be sampled: padded vocabularies have rows without a token, and a model
+ * may suppress some of its tokens. */
 static uint8_t *allowed_ids(const struct generator *s, struct moeflux_err *e)
 {
     uint8_t *bits = mem_new(s->info.vocab_size / 8 + 1, 1, e);
     for (uint32_t id = 0; bits && id < s->info.vocab_size; id++)
-        if (tokenizer_has(s->tokenizer, (int32_t)id))
+        if (!s->tokenizer || tokenizer_has(s->tokenizer, (int32_t)id))
             bits[id / 8] |= (uint8_t)(1u << (id % 8));
+    for (size_t i = 0; bits && i < s->info.n_suppressed; i++) {
+        uint32_t id = (uint32_t)s->info.suppressed[i];
+        if (id < s->info.vocab_size)
+            bits[id / 8] &= (uint8_t) ~(1u << (id % 8));
+    }
     return bits;
 }
 
@@ -177,7 +183,8 @@ int generator_prepare(struct generator *s, uint32_t max_context, struct moeflux_
         return ERR_MEMORY;
     if (s->tokenizer)
         s->most_prompt_bytes = tokenizer_most_bytes(s->tokenizer, s->max_context);
-    return s->tokenizer && !s->allowed && !(s->allowed = allowed_ids(s, e)) ? ERR_MEMORY : 0;
+    bool all = s->allowed || (!s->tokenizer && !s->info.n_suppressed);
+    return !all && !(s->allowed = allowed_ids(s, e)) ? ERR_MEMORY : 0;
 }
 
 int generator_start(struct generator *s, uint32_t max_context, const struct moeflux_sampler_options *o,

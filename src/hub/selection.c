@@ -92,6 +92,8 @@ static bool is_of_model(const char *name)
 {
     static const char *const endings[] = {".safetensors", ".json",     ".jinja", ".txt",
                                           ".model",       ".tiktoken", ".md"};
+    if (str_after(name, "additional_chat_templates/"))
+        return str_ends_with(name, ".jinja");
     if (strchr(name, '/') || name[0] == '.' || strncmp(name, "consolidated", 12) == 0)
         return false;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)

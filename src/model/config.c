@@ -4,6 +4,8 @@
 #include <stdlib.h>
 
 #include "base/err.h"
+#include "base/json.h"
+#include "base/mem.h"
 
 static int read_eos_of(struct config *c, const json_t *value, const char *where, struct moeflux_err *e)
 {
@@ -27,10 +29,32 @@ static int read_eos_of(struct config *c, const json_t *value, const char *where,
     return 0;
 }
 
-int config_add_eos(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e)
+/* Ids below 0 or outside of the vocabulary are legal and mean nothing. */
+static int read_suppressed(struct config *c, const json_t *list, const char *where, struct moeflux_err *e)
 {
-    const json_t *value = json_object_get(root, "eos_token_id");
-    return !value || json_is_null(value) ? 0 : read_eos_of(c, value, where, e);
+    size_t n = json_array_size(list);
+    void *ids = c->suppressed;
+    int rc = mem_grow(&ids, &c->cap_suppressed, c->n_suppressed + n, sizeof *c->suppressed, e);
+    c->suppressed = ids;
+    if (rc == 0 && !json_is_array(list))
+        rc = err_set(e, ERR_FORMAT, "%s: suppress_tokens: expected a list of token ids", where);
+    for (size_t i = 0; rc == 0 && i < n; i++) {
+        const json_t *id = json_array_get(list, i);
+        json_int_t token = json_integer_value(id);
+        if (!json_is_integer(id))
+            rc = err_set(e, ERR_FORMAT, "%s: suppress_tokens[%zu]: expected a token id", where, i);
+        else if (token >= 0 && token <= INT32_MAX)
+            c->suppressed[c->n_suppressed++] = (int32_t)token;
+    }
+    return rc;
+}
+
+int config_add_generation(struct config *c, const struct json_t *root, const char *where,
+                          struct moeflux_err *e)
+{
+    const json_t *eos = json_member(root, "eos_token_id"), *suppressed = json_member(root, "suppress_tokens");
+    int rc = eos ? read_eos_of(c, eos, where, e) : 0;
+    return rc == 0 && suppressed ? read_suppressed(c, suppressed, where, e) : rc;
 }
 
 const struct part_config *config_first(const struct config *c, enum part_kind kind)
@@ -153,5 +177,6 @@ int config_set_active_experts(struct config *c, uint32_t n, float share, struct 
 void config_free(struct config *c)
 {
     free(c->layers);
+    free(c->suppressed);
     *c = (struct config){0};
 }

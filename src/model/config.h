@@ -280,6 +280,8 @@ struct config {
 
     int32_t eos[CONFIG_MAX_EOS]; /* end-of-text ids of all files that name some, each once */
     uint32_t n_eos;
+    int32_t *suppressed; /* [n_suppressed] ids that no answer has, of all files that name some; owned */
+    size_t n_suppressed, cap_suppressed;
 };
 
 /* Returns the numbers of a token's residual. */
@@ -412,8 +414,10 @@ static inline uint32_t config_longest_context(const struct config *c)
  * or `share` is outside [0, 1]. */
 int config_set_active_experts(struct config *c, uint32_t n, float share, struct moeflux_err *e);
 
-/* Adds the eos ids of a generation_config.json object to c->eos, each once. ERR_FORMAT. */
-int config_add_eos(struct config *c, const struct json_t *root, const char *where, struct moeflux_err *e);
+/* Adds what an object of config.json or generation_config.json says about answers: eos_token_id to c->eos,
+ * each once, and suppress_tokens to c->suppressed. ERR_FORMAT, ERR_MEMORY. */
+int config_add_generation(struct config *c, const struct json_t *root, const char *where,
+                          struct moeflux_err *e);
 
 void config_free(struct config *c);
 

@@ -205,22 +205,86 @@ void config_read_layer_types(struct config *c, struct json_view *v, const struct
     }
 }
 
+/* Returns the layer that a key of per_layer_config names, a decimal number that may begin with zeros;
+ * UINT32_MAX: it names none. */
+static uint32_t layer_of_key(const char *key)
+{
+    uint32_t i = 0;
+    if (!*key)
+        return UINT32_MAX;
+    for (; *key; key++) {
+        if (*key < '0' || *key > '9' || i >= CONFIG_MAX_LAYERS)
+            return UINT32_MAX;
+        i = i * 10 + (uint32_t)(*key - '0');
+    }
+    return i;
+}
+
+const json_t *config_override(const json_t *all, uint32_t i)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)all, key, value)
+    {
+        if (layer_of_key(key) == i)
+            return value;
+    }
+    return NULL;
+}
+
+const json_t *config_overrides(const struct config *c, struct json_view *v)
+{
+    const json_t *all = json_view_object(v, "per_layer_config");
+    size_t n_found = 0;
+    if (json_object_size(all) > c->n_layers)
+        n_found = SIZE_MAX;
+    for (uint32_t i = 0; v->rc == 0 && n_found != SIZE_MAX && i < c->n_layers; i++) {
+        const json_t *one = config_override(all, i);
+        if (one && !json_is_object(one))
+            v->rc =
+                err_set(v->e, ERR_FORMAT, "%s: per_layer_config.%u is not an object of keys", v->where, i);
+        n_found += one != NULL;
+    }
+    if (v->rc == 0 && n_found != json_object_size(all))
+        v->rc = err_set(v->e, ERR_FORMAT,
+                        "%s: per_layer_config: expected numbers of layers below %u alone, each once",
+                        v->where, c->n_layers);
+    return v->rc == 0 ? all : NULL;
+}
+
 /* ---- attention ---- */
+
+/* Sets *scaling and *fresh to rope_scaling and rope_parameters of the first object that has one of them,
+ * NULL where it is absent or empty. */
+static void find_ropes(struct json_view *v, const json_t **scaling, const json_t **fresh)
+{
+    *scaling = *fresh = NULL;
+    for (size_t i = 0; i < JSON_VIEW_OBJECTS && !*scaling && !*fresh; i++) {
+        struct json_view one = {.objects = {v->objects[i]}, .where = v->where, .e = v->e, .rc = v->rc};
+        const json_t *old = json_view_object(&one, "rope_scaling"),
+                     *now = json_view_object(&one, "rope_parameters");
+        v->rc = one.rc;
+        *scaling = json_object_size(old) > 0 ? old : NULL;
+        *fresh = json_object_size(now) > 0 ? now : NULL;
+    }
+}
 
 struct json_view config_rope_view(struct json_view *v)
 {
-    const json_t *fresh = json_view_object(v, "rope_parameters");
-    const json_t *old = json_view_object(v, "rope_scaling");
-    return (struct json_view){.objects = {fresh, old}, .where = v->where, .e = v->e, .rc = v->rc};
+    const json_t *scaling, *fresh;
+    find_ropes(v, &scaling, &fresh);
+    return (struct json_view){
+        .objects = {scaling ? scaling : fresh}, .where = v->where, .e = v->e, .rc = v->rc};
 }
 
-/* Returns a view that looks up each key in `rope` first, then among the flat keys. */
-static struct json_view with_flat_keys(const struct json_view *rope, const struct json_view *v)
+/* Returns a view that looks up each key in the object of config_rope_view first, then in rope_parameters,
+ * then among the flat keys. */
+static struct json_view with_flat_keys(struct json_view *v)
 {
-    struct json_view all = *rope;
-    all.objects[2] = v->objects[0];
-    all.objects[3] = v->objects[1];
-    return all;
+    const json_t *scaling, *fresh;
+    find_ropes(v, &scaling, &fresh);
+    return (struct json_view){
+        .objects = {scaling, fresh, v->objects[0], v->objects[1]}, .where = v->where, .e = v->e, .rc = v->rc};
 }
 
 void config_read_attention(struct config *c, struct json_view *v, struct gqa_config *g, double part)
@@ -229,7 +293,7 @@ void config_read_attention(struct config *c, struct json_view *v, struct gqa_con
     uint32_t even_heads = v->rc == 0 ? (c->hidden + g->n_heads - 1) / g->n_heads : 0;
     g->n_kv_heads = json_view_u32(v, "num_key_value_heads", 1, CONFIG_MAX_HEADS);
     g->head_dim = json_view_u32_or(v, "head_dim", even_heads, 1, CONFIG_MAX_HEAD_DIM);
-    struct json_view rope = config_rope_view(v), all = with_flat_keys(&rope, v);
+    struct json_view all = with_flat_keys(v);
     part = json_view_real_or(&all, "partial_rotary_factor", part, 0, 1);
     v->rc = all.rc;
     if (v->rc < 0)
@@ -666,7 +730,7 @@ void config_read_rope_type(struct config *c, struct json_view *rope, struct rope
 
 void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn)
 {
-    struct json_view rope = config_rope_view(v), all = with_flat_keys(&rope, v);
+    struct json_view rope = config_rope_view(v), all = with_flat_keys(v);
     double theta = c->ropes[0].theta > 0 ? c->ropes[0].theta : 10000;
     c->ropes[0].theta = json_view_real_or(&all, "rope_theta", theta, 1, BIG);
     if (all.rc == 0)

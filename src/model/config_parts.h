@@ -82,6 +82,12 @@ const struct json_t *config_layers_list(const struct config *c, struct json_view
 /* Returns whether layer i's entry of such a list is 1; it must be 0 or 1. */
 bool config_layer_flag(struct json_view *v, const struct json_t *list, const char *key, uint32_t i);
 
+/* Returns per_layer_config; NULL: it is absent, or v->rc is set. Its keys are numbers of layers, which
+ * transformers pads with zeros, its values objects. */
+const struct json_t *config_overrides(const struct config *c, struct json_view *v);
+/* Returns its object for layer i; NULL: it has none. */
+const struct json_t *config_override(const struct json_t *all, uint32_t i);
+
 /* Reads the heads of grouped-query attention, and how many channels the first table of angles rotates:
  * partial_rotary_factor (absent: `part`) of head_dim. */
 void config_read_attention(struct config *c, struct json_view *v, struct gqa_config *g, double part);
@@ -146,7 +152,8 @@ void config_check_width(const struct config *c, struct json_view *v, const char 
 void config_read_rope(struct config *c, struct json_view *v, bool takes_yarn);
 /* Reads rope_type and YaRN's keys of `rope`, the object of a table whose theta and dim are set. */
 void config_read_rope_type(struct config *c, struct json_view *rope, struct rope_config *r, bool takes_yarn);
-/* Returns the object with the rotary keys: rope_parameters (new style), else rope_scaling (old style). */
+/* Returns the object with the rotary keys: rope_scaling (old style), which a user adds to switch YaRN on,
+ * else rope_parameters (new style). An empty one counts as absent. */
 struct json_view config_rope_view(struct json_view *v);
 
 /* Reads a table of angles of heads of head_dim channels. rope: a view of its own keys; theta, part: the

@@ -60,7 +60,11 @@ static int check_supported(const struct family *f, struct json_view *v)
         return v->rc;
     if (strcmp(act, "silu") != 0 && !(f->act && !strcmp(act, f->act)))
         return err_set(v->e, ERR_UNSUPPORTED, "%s: hidden_act is %s, expected silu", v->where, act);
-    return 0;
+    const json_t *own = f->overrides ? NULL : json_view_object(v, "per_layer_config");
+    if (v->rc == 0 && json_object_size(own) > 0)
+        return err_set(v->e, ERR_UNSUPPORTED, "%s: per_layer_config has %zu layers, expected none", v->where,
+                       json_object_size(own));
+    return v->rc;
 }
 
 static uint32_t read_n_layers(const struct config *c, struct json_view *v)
@@ -132,9 +136,9 @@ int config_read(struct config *c, const struct json_t *root, const char *where, 
     if (rc == 0)
         rc = read_all(c, &v);
     if (rc == 0)
-        rc = config_add_eos(c, root, where, e);
+        rc = config_add_generation(c, root, where, e);
     if (rc == 0 && text)
-        rc = config_add_eos(c, text, where, e);
+        rc = config_add_generation(c, text, where, e);
     if (rc < 0)
         config_free(c);
     return rc;

@@ -63,6 +63,8 @@ struct family {
     /* Lists with an entry for each layer may have more, for layers of multi-token prediction. */
     bool longer_lists;
 
+    bool overrides; /* per_layer_config is read; the others refuse it */
+
     /* Tensors below "model.layers.N.mlp."; NULL: the family has none. */
     const char *router_bias; /* sigmoid router: added for the choice alone; else: added to the logits */
     const char *shared_gate; /* computes the shared expert's weight: a matrix of one row */

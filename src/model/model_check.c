@@ -8,7 +8,6 @@
 #include "base/err.h"
 #include "base/format.h"
 #include "base/str.h"
-#include "model/expert_tensors.h"
 #include "model/family.h"
 #include "model/model_dir_find.h"
 #include "model/nvfp4.h"
@@ -148,28 +147,110 @@ static int check_one_form(const struct model_dir *m, const struct tensor *t, uin
     return 0;
 }
 
-/* Returns whether it is scales or a factor of a matrix, which has an entry of its own. */
+/* Returns whether it is scales, biases or a factor of a matrix, which has an entry of its own. */
 static bool is_part(const struct model_dir *m, const struct tensor *t)
 {
-    static const char *const tails[] = {"scales", "global_scale"};
+    static const char *const tails[] = {"scales", "global_scale", "biases", "weight_scale",
+                                        "weight_scale_inv"};
     bool is = false;
-    for (int i = 0; i < 2 && !is; i++)
+    for (size_t i = 0; i < sizeof tails / sizeof *tails && !is; i++)
         is = str_ends_with(t->name, tails[i]) && model_dir_find_like(m, t->name, strlen(tails[i]), "weight");
     return is;
 }
 
-/* Refuses tensors of a GGUF file that nothing reads; other checkpoints may have more than the model. */
+/* Returns whether it is part of a routed expert of a layer that has experts: of one of its matrices. */
+static bool is_of_experts(const struct model_dir *m, const struct tensor *t)
+{
+    static const char *const lists[] = {".mlp.switch_mlp.", ".mlp.experts."}, *const matrices[] = {
+                                                                                  "gate_proj", "up_proj",
+                                                                                  "down_proj",
+                                                                                  "gate_up_proj"};
+    unsigned layer;
+    const char *rest = NULL;
+    for (int i = 0; i < 2 && !rest; i++)
+        if ((rest = strstr(t->name, lists[i])))
+            rest += strlen(lists[i]);
+    if (!rest || sscanf(t->name, "model.layers.%9u.", &layer) != 1 || !config_has_experts(&m->config, layer))
+        return false;
+    size_t n_digits = strspn(rest, "0123456789");
+    if (n_digits > 0 && rest[n_digits] == '.')
+        rest += n_digits + 1;
+    bool is = false;
+    for (int i = 0; i < 4; i++)
+        is = is || str_after(rest, matrices[i]);
+    return is;
+}
+
+/* Returns whether a tensor's experts are those that a table names by token. */
+static bool is_of_layer_by_token(const struct model_dir *m, const struct tensor *t)
+{
+    const struct config *c = &m->config;
+    unsigned layer;
+    if (sscanf(t->name, "model.layers.%9u.", &layer) != 1 || layer >= c->n_layers)
+        return false;
+    bool is = false;
+    for (uint32_t i = 0; i < c->layers[layer].n_blocks; i++) {
+        const struct part_config *p = config_part(c, layer, i);
+        is = is || (p->kind == PART_EXPERTS && p->routed.by_token);
+    }
+    return is;
+}
+
+/* Returns whether it is one of the tensors that published checkpoints have in addition, without which the
+ * results are the same: scales of activations and of an 8-bit KV cache, tables of rotary angles, constants of
+ * n-gram tables, router biases of images' tokens and of layers whose router is a table, copies of the head in
+ * layers, and the head of a model that uses its embedding. */
+static bool is_known_extra(const struct model_dir *m, const struct tensor *t)
+{
+    static const char *const tails[] = {".input_scale",
+                                        ".input_scale_inv",
+                                        ".input_global_scale",
+                                        ".output_scale",
+                                        ".q_scale",
+                                        ".k_scale",
+                                        ".v_scale",
+                                        ".kv_scale",
+                                        ".prob_scale",
+                                        ".inv_freq",
+                                        ".cos_cached",
+                                        ".sin_cached",
+                                        ".ple_embedding.layer_multipliers",
+                                        ".ple_embedding.ngram_heads_offsets",
+                                        ".ple_embedding.ngram_heads_vocab_sizes",
+                                        ".gate.e_score_correction_bias_vl"};
+    bool is = strstr(t->name, ".shared_head.") || (m->config.tied && str_after(t->name, "lm_head.")) ||
+              (str_ends_with(t->name, ".gate.e_score_correction_bias") && is_of_layer_by_token(m, t));
+    for (size_t i = 0; i < sizeof tails / sizeof *tails && !is; i++)
+        is = str_ends_with(t->name, tails[i]);
+    return is;
+}
+
+/* Returns whether a tensor of a checkpoint belongs to the text model; others may be those of a part that is
+ * not read. */
+static bool is_of_text(const struct tensor *t)
+{
+    static const char *const starts[] = {"model.layers.", "model.norm.", "model.embed_tokens.", "lm_head."};
+    bool is = false;
+    for (size_t i = 0; i < sizeof starts / sizeof *starts && !is; i++)
+        is = str_after(t->name, starts[i]);
+    return is;
+}
+
+/* Refuses tensors that nothing reads: all of them in a GGUF file, those of the text model elsewhere. */
 static int check_is_read(const struct model_dir *m, const struct schema *s, const struct tensor *t,
                          struct moeflux_err *e)
 {
     unsigned layer;
-    if (schema_has(s, t->name) || table_has(t->name) || is_part(m, t))
+    if (!m->is_gguf && !is_of_text(t))
         return 0;
-    if (expert_tensors_has(t->name) && sscanf(t->name, "model.layers.%9u.", &layer) == 1 &&
-        config_has_experts(&m->config, layer))
-        return check_one_form(m, t, layer, e);
-    return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: nothing reads it; %s has none in this layer",
-                   path_of(m, t), tensor_label(t), m->config.family->name);
+    if (is_of_experts(m, t) && sscanf(t->name, "model.layers.%9u.", &layer) == 1)
+        return m->is_gguf ? check_one_form(m, t, layer, e) : 0;
+    if (schema_has(s, t->name) || table_has(t->name) || is_part(m, t) ||
+        (!m->is_gguf && is_known_extra(m, t)))
+        return 0;
+    return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: nothing reads it; %s has none%s", path_of(m, t),
+                   tensor_label(t), m->config.family->name,
+                   str_after(t->name, "model.layers.") ? " in this layer" : "");
 }
 
 static int check_tensor(struct model_dir *m, const struct schema *s, struct tensor *t, struct moeflux_err *e)
@@ -177,8 +258,7 @@ static int check_tensor(struct model_dir *m, const struct schema *s, struct tens
     if (str_ends_with(t->name, "_proj.bias") && !schema_has(s, t->name))
         return err_set(e, ERR_UNSUPPORTED, "%s: tensor %s: projections with a bias are not supported",
                        path_of(m, t), tensor_label(t));
-    int rc = t->dtype == DTYPE_U32 ? check_weight(m, t, e) : 0;
-    return rc == 0 && m->is_gguf ? check_is_read(m, s, t, e) : rc;
+    return t->dtype == DTYPE_U32 ? check_weight(m, t, e) : 0;
 }
 
 static int check_present(const struct model_dir *m, const struct schema_item *it, struct moeflux_err *e)
@@ -230,6 +310,8 @@ int model_check_tensors(struct model_dir *m, struct moeflux_err *e)
         rc = check_tensor(m, &s, &m->tensors[i], e);
     for (size_t i = 0; i < s.n && rc == 0; i++)
         rc = check_present(m, &s.items[i], e);
+    for (size_t i = 0; i < m->n_tensors && rc == 0; i++)
+        rc = check_is_read(m, &s, &m->tensors[i], e);
     schema_free(&s);
     return rc < 0 ? rc : check_tables(m, e);
 }

@@ -56,7 +56,7 @@ static int read_config(struct opening *o, struct moeflux_err *e)
     json_t *generation = NULL;
     rc = json_read_file(o->layout.generation_config, MAX_CONFIG_BYTES, JSON_MAX_SMALL, &generation, e);
     if (rc == 0)
-        rc = config_add_eos(c, generation, o->layout.generation_config, e);
+        rc = config_add_generation(c, generation, o->layout.generation_config, e);
     json_decref(generation);
     return rc;
 }

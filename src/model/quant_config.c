@@ -144,14 +144,9 @@ static int read_modelopt(struct quant_config *q, struct json_view *v)
 /* Reads compressed-tensors' small floats: the same format for all groups, or a format of each. */
 static int read_floats(struct quant_config *q, struct json_view *v)
 {
-    const json_t *transform = json_view_get(v, "transform_config");
     quant_groups_find(&q->groups, v, FORMAT_NONE);
     if (json_is_text(json_view_get(v, "format"), "nvfp4-pack-quantized"))
         q->expert_format = FORMAT_NVFP4_FACTOR;
-    if (v->rc == 0 && json_object_size(transform) > 0)
-        return err_set(v->e, ERR_UNSUPPORTED,
-                       "%s: compressed-tensors: a transform_config, expected weights without transforms",
-                       v->where);
     return v->rc < 0 ? v->rc : quant_groups_check(&q->groups, v, &q->fp8);
 }
 
@@ -172,14 +167,13 @@ static int read_mxfp4(struct quant_config *q, struct json_view *v)
     q->expert_format = FORMAT_MXFP4;
     q->is_packed = true;
     if (json_object_size(groups) == 1 && !strcmp(type, "float") && bits == f->bits && size == f->group &&
-        is_symmetric && !json_member(group, "input_activations") &&
-        json_object_size(json_view_get(v, "transform_config")) == 0)
+        is_symmetric && !json_member(group, "input_activations"))
         return 0;
     return err_set(
         v->e, ERR_UNSUPPORTED,
         "%s: compressed-tensors: mxfp4-pack-quantized, %zu config_groups, type %.32s, %u bits, group "
         "of %u%s; expected one group, float, 4 bits, symmetric, group of 32, without "
-        "input_activations and transform_config",
+        "input_activations",
         v->where, json_object_size(groups), type, bits, size, is_symmetric ? "" : ", not symmetric");
 }
 
@@ -188,6 +182,10 @@ static int read_mxfp4(struct quant_config *q, struct json_view *v)
 static int read_packed(struct quant_config *q, struct json_view *v)
 {
     static const char *const floats[] = {"nvfp4-pack-quantized", "float-quantized", "mixed-precision"};
+    if (json_object_size(json_view_get(v, "transform_config")) > 0)
+        return err_set(v->e, ERR_UNSUPPORTED,
+                       "%s: compressed-tensors: a transform_config, expected weights without transforms",
+                       v->where);
     for (size_t i = 0; i < sizeof floats / sizeof *floats; i++)
         if (json_is_text(json_view_get(v, "format"), floats[i]))
             return read_floats(q, v);

@@ -17,6 +17,39 @@ json_is 'j["text"], j["stop_reason"], j["stop_text"], len(j["tokens"])' \
 run 0 "$MOEFLUX" "$@" --raw -p 'Hello there' --stop 'd Yb' --json
 json_is 'j["stop_reason"], "stop_text" in j, "logprobs" in j' "('length', False, False)"
 
+claim the_models_generation_config_has_defaults_of_the_sampler_and_tokens_that_are_never_chosen
+mkdir "$tmp/own"
+ln -s "$PWD"/tests/models/tiny/* "$tmp/own/"
+# sampled JSON FLAG...: the answer with this generation_config.json.
+sampled() {
+    printf '%s' "$1" >"$tmp/own/generation_config.json"
+    shift
+    run 0 "$MOEFLUX" -m "$tmp/own" --device cpu --raw -p 'Hello there' -s 7 --ignore-eos -n 12 "$@"
+    cat "$tmp/out"
+}
+same() { [ "$1" = "$2" ] || fault "'$1', expected '$2'"; }
+plain=$(sampled '{}' --temp 9 --top-k 0 --top-p 1)
+same "$(sampled '{"do_sample": true, "temperature": 9, "top_k": 0, "top_p": 1.0}')" "$plain"
+same "$(sampled '{"temperature": 9, "top_k": 3, "top_p": null}' --top-k 0 --top-p 1)" "$plain"
+for pair in '"top_k": 2,--top-k=2' '"min_p": 0.9,--min-p=0.9' '"repetition_penalty": 5,--repeat-penalty=5'; do
+    answer=$(sampled "{${pair%,*}, \"temperature\": 9, \"top_p\": 1}")
+    same "$answer" "$(sampled '{}' --temp 9 --top-p 1 "${pair#*,}")"
+    [ "$answer" != "$(sampled '{}' --temp 9 --top-p 1)" ] || fault "${pair%,*} has no effect"
+done
+greedy=$(sampled '{}' --temp 0)
+same "$(sampled '{"do_sample": false, "temperature": 9}')" "$greedy"
+same "$(sampled '{"temperature": 0}')" "$greedy"
+same "$(sampled '{"do_sample": false, "top_k": 0, "top_p": 1}' --temp 9)" "$plain"
+printf '{"top_p": 7}' >"$tmp/own/generation_config.json"
+fails 1 "^moeflux: $tmp/own/generation_config.json: key top_p: .* --top-p " -m "$tmp/own" --device cpu -p x
+run 0 "$MOEFLUX" -m "$tmp/own" --device cpu -p x -n 1 --top-p 0.9
+run 0 "$MOEFLUX" "$@" --raw -p 'Hello there' -n 1 --json
+first=$(sed -n 's/.*"tokens": \[\([0-9]*\).*/\1/p' "$tmp/out")
+printf '{"suppress_tokens": [%s, -1, 99999999]}' "$first" >"$tmp/own/generation_config.json"
+run 0 "$MOEFLUX" -m "$tmp/own" --device cpu --raw -p 'Hello there' --temp 0 -n 12 --logprobs 20 --ignore-eos --json
+json_is "any($first == t['id'] for l in j['logprobs'] for t in l['top_logprobs'])" False
+json_is "len(j['tokens']), $first in j['tokens']" '(12, False)'
+
 claim logprobs_come_with_json_or_as_a_table
 run 0 "$MOEFLUX" "$@" --raw -p 'Hello there' --logprobs 2 --json
 json_is 'len(j["logprobs"]) == len(j["tokens"]) == 12' True

@@ -27,6 +27,12 @@ ln -s "$tmp/hub" "$tmp/other/hub"
 HOME=$tmp/home inspects Org/Some.Model-1b
 HF_HOME=$tmp/other inspects Org/Some.Model-1b
 XDG_CACHE_HOME=$tmp/home/.cache inspects Org/Some.Model-1b
+# shellcheck disable=SC2088 # the program expands it
+HOME=$tmp HF_HOME='~/other' inspects Org/Some.Model-1b
+# shellcheck disable=SC2016
+PLACE=$tmp HF_HUB_CACHE='${PLACE}/hub' inspects Org/Some.Model-1b
+# shellcheck disable=SC2016,SC2088
+PLACE=hub HOME=$tmp HF_HUB_CACHE='~/$PLACE' inspects Org/Some.Model-1b
 # A variable that is set decides, even if another place has the repository.
 HF_HOME=$tmp/home
 export HF_HOME

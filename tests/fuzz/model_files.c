@@ -48,7 +48,7 @@ void target_config(const uint8_t *data, size_t n)
         return;
     if (target_answered(config_read(&c, root, "config.json", &e), &e)) {
         use_config(&c);
-        target_answered(config_add_eos(&c, root, "config.json", &e), &e);
+        target_answered(config_add_generation(&c, root, "config.json", &e), &e);
     }
     config_free(&c);
     if (target_answered(quant_config_read(&q, root, "config.json", &e), &e)) {

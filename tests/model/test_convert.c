@@ -152,9 +152,12 @@ static void the_files_next_to_the_weights_come_along(void **state)
     (void)state;
     char *tmp = tmp_tree_new();
     const char *src = tmp_tree_path(tmp, "src"), *dst = tmp_tree_path(tmp, "dst");
-    static const char *const names[] = {"config.json", "tokenizer.json", "generation_config.json",
-                                        "chat_template.jinja", "tokenizer_config.json"};
+    static const char *const names[] = {
+        "config.json",         "tokenizer.json",        "generation_config.json",
+        "chat_template.jinja", "tokenizer_config.json", "additional_chat_templates/tool_use.jinja"};
     tmp_tree_copy(TINY, src);
+    assert_int_equal(mkdir(tmp_tree_path(src, "additional_chat_templates"), 0777), 0);
+    tmp_tree_write_text(src, "additional_chat_templates/tool_use.jinja", "{{ tools }}");
     tmp_tree_write_text(src, "generation_config.json", "{\"eos_token_id\": 1930}");
     tmp_tree_write_text(src, "chat_template.jinja", "{{ messages }}");
     tmp_tree_write_text(src, "tokenizer_config.json", "{}");

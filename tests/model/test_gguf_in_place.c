@@ -701,8 +701,7 @@ static void indexers_of_latents_are_those_of_a_list_or_of_tensors(void **state)
     golden_close(&g);
     replace(bytes, len, "blk.2.indexer.proj.weight", "blk.1.indexer.proj.weight");
     tmp_tree_write(tmp, "x.gguf", bytes, len);
-    expect_file_refused(tmp, ERR_UNSUPPORTED,
-                        "tensor blk.1.indexer.proj.weight: nothing reads it; GLM-5 has");
+    expect_file_refused(tmp, ERR_FORMAT, "tensor blk.2.indexer.proj.weight is missing");
     replace(bytes, len, "glm-dsa.attention.indexer.top_k", "glm-dsa.attention.indexer.top_?");
     tmp_tree_write(tmp, "x.gguf", bytes, len);
     expect_file_refused(tmp, ERR_FORMAT, "key glm-dsa.attention.indexer.top_k: is missing");

@@ -151,6 +151,7 @@ static void other_schemes_are_refused(void **state)
         {"\"type\": \"int\"", "\"type\": \"float\"", "type float"},
         {"\"actorder\": null", "\"actorder\": \"group\"", "without actorder"},
         {"\"input_activations\": null", "\"input_activations\": {}", "and input_activations"},
+        {"\"config_groups\"", "\"transform_config\": {\"u\": 1}, \"config_groups\"", "a transform_config"},
         {"\"pack-quantized\"", "\"naive-quantized\"", "format naive-quantized"},
         {"\"compressed-tensors\"", "\"awq\"",
          "expected MLX's, fp8, mxfp4, modelopt, compressed-tensors or none"},

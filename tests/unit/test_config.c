@@ -483,46 +483,6 @@ static void an_interval_stands_in_for_layer_types(void **state)
     config_free(&b);
 }
 
-static void old_rotary_keys_read_as_the_new_ones(void **state)
-{
-    (void)state;
-    json_t *root = load(QWEN);
-    set(root, "text_config.rope_parameters", NULL);
-    set(root, "text_config.rope_scaling", "null");
-    set(root, "text_config.rope_theta", "10000");
-    set(root, "text_config.partial_rotary_factor", "0.5");
-    struct config a = read_ok(load(QWEN)), b = read_ok(root);
-    expect_same(&a, &b);
-    config_free(&a);
-    config_free(&b);
-
-    root = load(DEEPSEEK);
-    json_t *rope = json_incref(json_object_get(root, "rope_parameters"));
-    set(root, "rope_parameters", NULL);
-    json_object_del(rope, "rope_theta");
-    json_object_del(rope, "rope_type");
-    json_object_set_new(rope, "type", json_string("yarn"));
-    json_object_set_new(root, "rope_scaling", rope);
-    a = read_ok(load(DEEPSEEK));
-    b = read_ok(root);
-    expect_same(&a, &b);
-    config_free(&a);
-    config_free(&b);
-}
-
-static void rope_parameters_win_key_by_key(void **state)
-{
-    (void)state;
-    json_t *root = load(QWEN);
-    set(root, "text_config.rope_parameters", "{\"rope_theta\": 5000}");
-    set(root, "text_config.rope_scaling", "{\"rope_theta\": 1, \"partial_rotary_factor\": 1.0}");
-    set(root, "text_config.partial_rotary_factor", "0.25");
-    struct config c = read_ok(root);
-    assert_true(c.ropes[0].theta == 5000);
-    assert_int_equal(c.ropes[0].dim, 64);
-    config_free(&c);
-}
-
 static void defaults_fill_what_may_be_absent(void **state)
 {
     (void)state;
@@ -668,11 +628,16 @@ static void end_of_text_ids_are_the_union_of_all_places(void **state)
 {
     (void)state;
     struct moeflux_err e;
-    json_t *root = load(QWEN), *generation = parse("{\"eos_token_id\": [2, 9]}");
+    json_t *root = load(QWEN),
+           *generation = parse("{\"eos_token_id\": [2, 9], \"suppress_tokens\": [11, -1, 5000000000, 4]}");
     set(root, "eos_token_id", "7");
+    set(root, "suppress_tokens", "[3]");
     struct config c = read_ok(root);
-    assert_int_equal(config_add_eos(&c, generation, "generation_config.json", &e), 0);
+    assert_int_equal(config_add_generation(&c, generation, "generation_config.json", &e), 0);
     json_decref(generation);
+    const int32_t suppressed[] = {3, 11, 4};
+    assert_int_equal(c.n_suppressed, 3);
+    assert_memory_equal(c.suppressed, suppressed, sizeof suppressed);
     assert_int_equal(c.n_eos, 4);
     const int32_t expected[] = {7, 1, 2, 9};
     assert_memory_equal(c.eos, expected, sizeof expected);
@@ -779,6 +744,10 @@ static const struct refusal refusals[] = {
     {MINIMAX, "attn_type_list", "[1, 0]", ERR_UNSUPPORTED, "attn_type_list[1] is not 1"},
     {GPT_OSS, "sliding_window", NULL, ERR_FORMAT, "key sliding_window is missing"},
     {GPT_OSS, "sliding_window", "0", ERR_FORMAT, "sliding_window is 0"},
+    {GPT_OSS, "swiglu_alpha", "1.5", ERR_UNSUPPORTED, "swiglu_alpha is 1.5, expected 1.702"},
+    {QWEN, "text_config.per_layer_config", "{\"1\": {\"head_dim\": 32}}", ERR_UNSUPPORTED,
+     "per_layer_config has 1 layers, expected none"},
+    {DEEPSEEK, "per_layer_config", "[]", ERR_FORMAT, "per_layer_config is an array"},
     {GPT_OSS, "swiglu_limit", "-1", ERR_FORMAT, "swiglu_limit"},
     {GPT_OSS, "attention_bias", "false", ERR_UNSUPPORTED, "attention_bias is false, expected true"},
     {GPT_OSS, "num_experts_per_tok", "8", ERR_FORMAT, "num_experts_per_tok is 8"},
@@ -797,6 +766,8 @@ static const struct refusal refusals[] = {
     {QWEN, "text_config.rope_parameters", "[]", ERR_FORMAT, "rope_parameters is an array"},
     {QWEN, "text_config", "[]", ERR_FORMAT, "text_config is an array, expected an object"},
     {QWEN, "eos_token_id", "\"x\"", ERR_FORMAT, "eos_token_id"},
+    {QWEN, "suppress_tokens", "7", ERR_FORMAT, "suppress_tokens: expected a list of token ids"},
+    {QWEN, "suppress_tokens", "[7, \"x\"]", ERR_FORMAT, "suppress_tokens[1]: expected a token id"},
     {QWEN, "eos_token_id", "[1, -1]", ERR_FORMAT, "eos_token_id"},
     {QWEN, "eos_token_id", "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]", ERR_FORMAT, "eos_token_id"},
     {QWEN, "text_config.head_dim", "16384", ERR_FORMAT, "head_dim"},
@@ -817,6 +788,10 @@ static const struct refusal refusals[] = {
     {QWEN3, "num_experts_per_tok", "5", ERR_FORMAT, "num_experts_per_tok is 5, expected at most 4"},
     {QWEN3, "rope_scaling", "{\"type\": \"linear\"}", ERR_UNSUPPORTED,
      "rope_type is linear, expected default or yarn"},
+    {DEEPSEEK, "n_group", NULL, ERR_FORMAT, "key n_group is missing"},
+    {DEEPSEEK, "topk_group", NULL, ERR_FORMAT, "key topk_group is missing"},
+    {DEEPSEEK, "routed_scaling_factor", NULL, ERR_FORMAT, "key routed_scaling_factor is missing"},
+    {DEEPSEEK, "first_k_dense_replace", NULL, ERR_FORMAT, "key first_k_dense_replace is missing"},
     {DEEPSEEK, "n_group", "3", ERR_FORMAT, "n_routed_experts"},
     {DEEPSEEK, "n_group", "16", ERR_FORMAT, "n_group"},
     {DEEPSEEK, "topk_group", "5", ERR_FORMAT, "topk_group"},
@@ -856,24 +831,6 @@ static const struct refusal refusals[] = {
     {GLM5, "rope_parameters.rope_type", "\"llama3\"", ERR_UNSUPPORTED, "rope_type is llama3"},
     {DSV32, "topk_group", "5", ERR_FORMAT, "topk_group"},
 };
-
-/* transformers takes max_position_embeddings. */
-static void yarn_s_trained_context_is_the_model_s_where_it_is_not_said(void **state)
-{
-    (void)state;
-    struct moeflux_err e = {0};
-    json_t *root = load(DEEPSEEK);
-    set(root, "rope_parameters.original_max_position_embeddings", NULL);
-    set(root, "max_position_embeddings", "5000");
-    struct config c = read_ok(json_incref(root));
-    assert_true(c.ropes[0].yarn && c.ropes[0].original_context == 5000 && c.max_context == 5000);
-    config_free(&c);
-    set(root, "max_position_embeddings", NULL);
-    assert_int_equal(config_read(&c, root, "config.json", &e), ERR_FORMAT);
-    assert_string_equal(e.text,
-                        "config.json: rope_type yarn: key original_max_position_embeddings is missing");
-    json_decref(root);
-}
 
 static void every_bad_value_is_refused_by_its_name(void **state)
 {
@@ -949,8 +906,6 @@ int main(void)
         cmocka_unit_test(flat_and_nested_forms_read_the_same),
         cmocka_unit_test(text_config_wins_over_the_top_level),
         cmocka_unit_test(an_interval_stands_in_for_layer_types),
-        cmocka_unit_test(old_rotary_keys_read_as_the_new_ones),
-        cmocka_unit_test(rope_parameters_win_key_by_key),
         cmocka_unit_test(defaults_fill_what_may_be_absent),
         cmocka_unit_test(a_null_q_lora_rank_means_a_plain_projection),
         cmocka_unit_test(the_family_is_known_without_model_type),
@@ -958,7 +913,6 @@ int main(void)
         cmocka_unit_test(lings_layers_have_a_bound_gates_and_clamps),
         cmocka_unit_test(layers_of_gpt_oss_have_windows_in_turn_where_nothing_is_said),
         cmocka_unit_test(end_of_text_ids_are_the_union_of_all_places),
-        cmocka_unit_test(yarn_s_trained_context_is_the_model_s_where_it_is_not_said),
         cmocka_unit_test(every_bad_value_is_refused_by_its_name),
         cmocka_unit_test(json_errors_name_the_file_and_the_line),
         cmocka_unit_test(deep_nesting_is_refused_and_brackets_in_strings_do_not_count),

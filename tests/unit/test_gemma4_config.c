@@ -103,6 +103,27 @@ static float embed_factor(const char *type)
     return factor;
 }
 
+/* transformers 5.24 writes "05" and "11" where there are more than ten layers. */
+static void numbers_of_layers_may_begin_with_zeros(void **state)
+{
+    (void)state;
+    json_t *root = load(ODD),
+           *all = json_object_get(json_object_get(root, "text_config"), "per_layer_config");
+    json_object_set(all, "00", json_object_get(all, "0"));
+    json_object_set(all, "002", json_object_get(all, "2"));
+    json_object_del(all, "0");
+    json_object_del(all, "2");
+    struct config c;
+    struct moeflux_err e = {0};
+    int rc = config_read(&c, root, "config.json", &e);
+    json_decref(root);
+    if (rc < 0)
+        fail_msg("%s", e.text);
+    assert_true(gqa_of(&c, 0)->head_dim == 36 && gqa_of(&c, 2)->head_dim == 36);
+    assert_true(gqa_of(&c, 1)->head_dim == 20 && gqa_of(&c, 1)->window == 9);
+    config_free(&c);
+}
+
 static void keys_that_are_left_out_have_transformers_defaults(void **state)
 {
     (void)state;
@@ -210,6 +231,8 @@ static void what_changes_the_mathematics_is_refused(void **state)
         {ODD, "text_config.per_layer_config.0.sliding_window", "4", ERR_UNSUPPORTED,
          "per_layer_config.0.sliding_window"},
         {ODD, "text_config.per_layer_config.3", "{}", ERR_FORMAT, "expected numbers of layers below 3"},
+        {ODD, "text_config.per_layer_config.00", "{}", ERR_FORMAT, "expected numbers of layers below 3"},
+        {ODD, "text_config.per_layer_config.x", "{}", ERR_FORMAT, "expected numbers of layers below 3"},
         {ODD, "text_config.per_layer_config.0", "7", ERR_FORMAT, "per_layer_config.0 is not an object"},
     };
     for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
@@ -232,6 +255,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_published_options_are_read),
         cmocka_unit_test(heads_of_each_layer_and_the_nested_form_are_read),
+        cmocka_unit_test(numbers_of_layers_may_begin_with_zeros),
         cmocka_unit_test(keys_that_are_left_out_have_transformers_defaults),
         cmocka_unit_test(the_last_of_six_layers_sees_everything_where_nothing_is_said),
         cmocka_unit_test(what_changes_the_mathematics_is_refused),

@@ -121,16 +121,17 @@ static void a_model_is_its_weights_configuration_and_tokenizer(void **state)
                                         "x-Q4.gguf",
                                         "consolidated.00.safetensors",
                                         "onnx/model.onnx",
+                                        "additional_chat_templates/tool_use.jinja",
                                         NULL};
-    choose(model, (struct selection){0}, SELECTION_MODEL, "-+++++-----");
+    choose(model, (struct selection){0}, SELECTION_MODEL, "-+++++-----+");
     static const char *const all[] = {"*"}, *const some[] = {"*.json", "original/"}, *const out[] = {"*.md"};
-    choose(model, (struct selection){.include = all, .n_include = 1}, SELECTION_MODEL, "+++++++++++");
-    choose(model, (struct selection){.include = some, .n_include = 2}, SELECTION_MODEL, "--+---+----");
-    choose(model, (struct selection){.exclude = out, .n_exclude = 1}, SELECTION_MODEL, "--++++-----");
+    choose(model, (struct selection){.include = all, .n_include = 1}, SELECTION_MODEL, "++++++++++++");
+    choose(model, (struct selection){.include = some, .n_include = 2}, SELECTION_MODEL, "--+---+-----");
+    choose(model, (struct selection){.exclude = out, .n_exclude = 1}, SELECTION_MODEL, "--++++-----+");
     /* What is excluded is not there when the choice is made. */
     static const char *const weights[] = {"*.safetensors"}, *const large[] = {"*Q8*"};
     static const char *const two[] = {"m-Q4.gguf", "m-Q8.gguf", NULL};
-    choose(model, (struct selection){.exclude = weights, .n_exclude = 1}, SELECTION_GGUF, "--------+--");
+    choose(model, (struct selection){.exclude = weights, .n_exclude = 1}, SELECTION_GGUF, "--------+---");
     choose(two, (struct selection){.exclude = large, .n_exclude = 1}, SELECTION_GGUF, "+-");
 }
 

@@ -520,6 +520,55 @@ static void a_manifest_cut_anywhere_is_refused(void **state)
     tmp_tree_remove(tmp);
 }
 
+/* A tensor that a checkpoint has in addition. */
+static const char *extra;
+
+static void add_extra(struct st_writer *w, const struct tensor *t, const uint8_t *bytes)
+{
+    const float one = 1;
+    if (t)
+        st_writer_add_like(w, t->name, t, bytes);
+    else
+        st_writer_add(w, extra, "F32", "[1]", &one, sizeof one);
+}
+
+static void tensors_that_nothing_reads_are_refused_unless_they_change_nothing(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name;
+        bool is_refused;
+    } cases[] = {
+        {"language_model.model.layers.3.mlp.gate.e_score_correction_bias", true},
+        {"language_model.model.layers.0.foo.weight", true},
+        {"language_model.model.layers.0.linear_attn.out_proj.weight_zero_point", true},
+        {"language_model.model.layers.0.mlp.experts.0.foo.weight", true},
+        {"language_model.model.norm.bias", true},
+        {"language_model.model.embed_tokens.bias", true},
+        {"language_model.lm_head.bias", true},
+        {"language_model.model.layers.0.linear_attn.out_proj.input_scale", false},
+        {"language_model.model.layers.3.self_attn.k_proj.k_scale", false},
+        {"language_model.model.layers.3.self_attn.rotary_emb.inv_freq", false},
+        {"language_model.model.layers.0.mlp.experts.0.up_proj.input_scale", false},
+        {"language_model.model.layers.99.foo.weight", false},
+        {"language_model.mtp.layers.0.foo.weight", false},
+        {"vision_tower.blocks.0.attn.proj.bias", false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *tmp = tmp_tree_new();
+        const char *dir = tmp_tree_path(tmp, "m");
+        extra = cases[i].name;
+        st_writer_rewrite("tests/models/qwen-odd/mlx", dir, add_extra);
+        if (cases[i].is_refused) {
+            model_dirs_refuse(dir, ERR_UNSUPPORTED, extra + strlen("language_model."));
+        } else {
+            struct model_dir m = model_dirs_open(dir);
+            model_dir_close(&m);
+        }
+        tmp_tree_remove(tmp);
+    }
+}
+
 static void tensors_that_do_not_fit_the_config_are_refused(void **state)
 {
     struct fixture *f = *state;
@@ -779,6 +828,7 @@ int main(void)
         cmocka_unit_test(a_missing_experts_folder_is_refused),
         cmocka_unit_test(manifests_that_lie_are_refused_with_the_reason),
         cmocka_unit_test(a_manifest_cut_anywhere_is_refused),
+        cmocka_unit_test(tensors_that_nothing_reads_are_refused_unless_they_change_nothing),
         cmocka_unit_test(tensors_that_do_not_fit_the_config_are_refused),
         cmocka_unit_test(plain_tensors_that_lie_are_refused),
         cmocka_unit_test(stacks_that_are_missing_or_odd_are_refused),

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/str.h"
 #include "check.h"
@@ -406,8 +407,15 @@ static void the_chat_template_is_found_in_each_of_its_places(void **state)
     assert_string_equal(tokenizer_tool_template(t), "two");
     tokenizer_free(t);
     tmp_tree_write_text(tmp, "chat_template.jinja", "three");
+    t = open_with_config(tmp, "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"two\"}]}", &e);
+    assert_string_equal(tokenizer_chat_template(t), "three");
+    assert_null(tokenizer_tool_template(t));
+    tokenizer_free(t);
+    assert_int_equal(mkdir(tmp_tree_path(tmp, "additional_chat_templates"), 0777), 0);
+    tmp_tree_write_text(tmp, "additional_chat_templates/tool_use.jinja", "four");
     t = open_with_config(tmp, "{\"chat_template\": \"one\"}", &e);
     assert_string_equal(tokenizer_chat_template(t), "three");
+    assert_string_equal(tokenizer_tool_template(t), "four");
     tokenizer_free(t);
     tmp_tree_remove(tmp);
 }

@@ -1,10 +1,8 @@
 /* Gemma 4 with experts (26B-A4B): grouped-query attention, with a window in most layers and larger heads in
  * the others; a dense part next to the experts; a norm after each part. Its vision and audio are left out.
  * Models with per-layer inputs or shared keys and values are refused. */
-#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "args.h"
@@ -51,19 +49,15 @@ static void check_options(struct json_view *v)
 /* Returns the object of layer i in per_layer_config; NULL: it has none. */
 static const json_t *overrides_of(struct json_view *v, const json_t *all, uint32_t i)
 {
-    char name[16];
     const char *key;
     json_t *value;
-    snprintf(name, sizeof name, "%" PRIu32, i);
-    json_t *one = json_object_get(all, name);
-    if (v->rc == 0 && one && !json_is_object(one))
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: per_layer_config.%s is not an object of keys", v->where, name);
-    json_object_foreach(one, key, value)
+    const json_t *one = config_override(all, i);
+    json_object_foreach((json_t *)(uintptr_t)one, key, value)
     {
         if (v->rc == 0 && strcmp(key, "head_dim") != 0 && strcmp(key, "num_key_value_heads") != 0)
             v->rc = err_set(v->e, ERR_UNSUPPORTED,
-                            "%s: per_layer_config.%s.%s, expected head_dim and num_key_value_heads alone",
-                            v->where, name, key);
+                            "%s: per_layer_config.%u.%s, expected head_dim and num_key_value_heads alone",
+                            v->where, i, key);
     }
     return one;
 }
@@ -71,7 +65,6 @@ static const json_t *overrides_of(struct json_view *v, const json_t *all, uint32
 /* Reads each layer's own head_dim and num_key_value_heads, which layers of a kind share. */
 static void read_overrides(struct config *c, struct json_view *v, const json_t *all)
 {
-    size_t n_found = 0;
     for (uint32_t i = 0; v->rc == 0 && i < c->n_layers; i++) {
         const json_t *one = overrides_of(v, all, i);
         struct json_view own = {
@@ -80,7 +73,6 @@ static void read_overrides(struct config *c, struct json_view *v, const json_t *
         uint32_t head_dim = json_view_u32_or(&own, "head_dim", 256, 1, CONFIG_MAX_HEAD_DIM);
         uint32_t n_kv_heads = json_view_u32(&own, "num_key_value_heads", 1, CONFIG_MAX_HEADS);
         v->rc = own.rc;
-        n_found += one != NULL;
         if (v->rc == 0 && g->head_dim && (g->head_dim != head_dim || g->n_kv_heads != n_kv_heads))
             v->rc = err_set(v->e, ERR_UNSUPPORTED,
                             "%s: per_layer_config: layer %u has %u heads of %u, expected %u of %u as others "
@@ -89,15 +81,12 @@ static void read_overrides(struct config *c, struct json_view *v, const json_t *
         g->head_dim = head_dim;
         g->n_kv_heads = n_kv_heads;
     }
-    if (v->rc == 0 && n_found < json_object_size(all))
-        v->rc = err_set(v->e, ERR_FORMAT, "%s: per_layer_config: expected numbers of layers below %u alone",
-                        v->where, c->n_layers);
 }
 
 static void read_heads(struct config *c, struct json_view *v, const struct mixers *m)
 {
     struct gqa_config *sliding = &m->sliding->gqa, *full = &m->full->gqa;
-    const json_t *all = json_view_object(v, "per_layer_config");
+    const json_t *all = config_overrides(c, v);
     bool is_shared = json_view_bool_or(v, "attention_k_eq_v", false);
     sliding->n_heads = json_view_u32(v, "num_attention_heads", 1, CONFIG_MAX_HEADS);
     if (all) {
@@ -246,4 +235,5 @@ const struct family family_gemma4 = {
     .renamed = renamed,
     .mlx_prefix = "language_model.",
     .gate_bits = 8,
+    .overrides = true,
 };

@@ -12,6 +12,7 @@ static void read(struct config *c, struct json_view *v)
     config_read_experts(c, v, "num_local_experts");
     c->router.norm = c->experts_biased = true;
     c->swiglu_limit = (float)json_view_real_or(v, "swiglu_limit", 7, 1e-3, 1e6);
+    config_expect_number(v, "swiglu_alpha", 1.702, 1.702);
     full->gqa = (struct gqa_config){.biased = true, .out_biased = true, .sinks = true};
     config_expect(v, "attention_bias", true);
     config_set_layers(c, (const struct part_config *const[]){sliding, full}, 2);

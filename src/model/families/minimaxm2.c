@@ -12,6 +12,7 @@ static void read(struct config *c, struct json_view *v)
     c->router.sigmoid = true;
     c->router.n_groups = c->router.keep_groups = 1;
     config_read_experts(c, v, "num_local_experts");
+    config_expect_text(v, "scoring_func", "sigmoid");
     mixer->gqa.norm = QK_NORM_ALL;
     config_set_layers(c, (const struct part_config *const[]){mixer}, 1);
     /* Exports have one list of the layers' attention, the other or neither. */

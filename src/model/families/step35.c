@@ -3,9 +3,7 @@
  * router and a shared expert, with clamped activations in some layers. The layers of multi-token
  * prediction, which are dense and take hidden states before the last norm, follow in all lists. The vision of
  * Step-3.7 is left out. */
-#include <inttypes.h>
 #include <jansson.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -83,20 +81,18 @@ static const char *either(const struct json_view *v, const char *key, const char
 /* Checks that per_layer_config, which exports of transformers have, says what the kinds of layers have. */
 static void check_overrides(const struct config *c, struct json_view *v, const struct mixers *m)
 {
-    const json_t *all = json_view_object(v, "per_layer_config");
+    const json_t *all = config_overrides(c, v);
     for (uint32_t i = 0; v->rc == 0 && all && i < c->n_layers; i++) {
-        char name[16];
         const char *key;
         json_t *value;
         uint32_t n_heads = (is_sliding(c, m, i) ? m->sliding : m->full)->gqa.n_heads;
-        snprintf(name, sizeof name, "%" PRIu32, i);
-        json_object_foreach(json_object_get(all, name), key, value)
+        json_object_foreach((json_t *)(uintptr_t)config_override(all, i), key, value)
         {
             if (v->rc == 0 &&
                 (strcmp(key, "num_attention_heads") != 0 || json_integer_value(value) != n_heads))
                 v->rc = err_set(v->e, ERR_UNSUPPORTED,
-                                "%s: per_layer_config.%s.%s, expected num_attention_heads = %u alone",
-                                v->where, name, key, n_heads);
+                                "%s: per_layer_config.%u.%s, expected num_attention_heads = %u alone",
+                                v->where, i, key, n_heads);
         }
     }
 }
@@ -260,4 +256,5 @@ const struct family family_step35 = {
     .norms_less_one = true,
     .published_part = ".moe.",
     .gate_bits = 8,
+    .overrides = true,
 };

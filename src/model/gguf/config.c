@@ -77,26 +77,78 @@ static void put_yarn(struct making *m)
     m->out = flat;
 }
 
+/* Returns whether the file has a factor of linear scaling that changes angles. */
+static bool has_factor(struct making *m)
+{
+    static const char *const keys[] = {"rope.scaling.factor", "rope.scale_linear"};
+    const char *key = keys[!making_has(m, keys[0])];
+    const struct gguf_value *v = making_find(m, key);
+    double x = 1;
+    if (m->rc == 0 && v && !gguf_real(v, &x))
+        making_fail_key(m, key, "expected a number");
+    return x != 0 && x != 1;
+}
+
+/* Without a type llama.cpp scales linearly. */
 static void put_rope(struct making *m)
 {
     const struct gguf_value *v = making_find(m, "rope.scaling.type");
     char *type = NULL;
-    if (m->rc < 0 || !v)
+    if (m->rc == 0 && v)
+        m->rc = gguf_text(m->g, v, MAKING_NAME, &type, m->e);
+    if (m->rc < 0)
         return;
-    m->rc = gguf_text(m->g, v, MAKING_NAME, &type, m->e);
-    if (m->rc == 0 && !strcmp(type, "yarn"))
+    bool is_linear = !type || !strcmp(type, "linear");
+    if (type && !strcmp(type, "yarn"))
         put_yarn(m);
-    else if (m->rc == 0 && strcmp(type, "none") != 0)
+    else if (is_linear ? has_factor(m) : strcmp(type, "none") != 0)
         m->rc = err_set(m->e, ERR_UNSUPPORTED, "%s: key %s.rope.scaling.type: %s, expected none or yarn",
-                        making_path_of(m), m->arch, type);
+                        making_path_of(m), m->arch,
+                        type ? type : "missing with a rope.scaling.factor, which means linear");
     free(type);
 }
 
-/* Adds known control tokens that end an answer in every model. A file names only one or two. */
-static void add_known_eos(struct making *m, json_t *ids)
+/* Control tokens that end an answer in every model; END_END and END_S: in some. */
+enum { END_RETURN, END_CALL, END_CALLS, END_FLUSH, END_END, END_S };
+static const char *const known_ends[] = {[END_RETURN] = "<|return|>",
+                                         [END_CALL] = "<|call|>",
+                                         [END_CALLS] = "<|calls|>",
+                                         [END_FLUSH] = "<|flush|>",
+                                         [END_END] = "<|end|>",
+                                         [END_S] = "</s>",
+                                         "<|endoftext|>",
+                                         "<|end_of_text|>",
+                                         "<|im_end|>",
+                                         "<|eot_id|>",
+                                         "<|eom_id|>",
+                                         "<|observation|>",
+                                         "<turn|>",
+                                         "<|tool_response>",
+                                         "<eos>",
+                                         "<end_of_turn>",
+                                         "<end_of_utterance>",
+                                         "<EOT>",
+                                         "_<EOT>",
+                                         "[EOT]",
+                                         "[EOS]",
+                                         "[e~[",
+                                         "<\uff5cend\u2581of\u2581sentence\uff5c>",
+                                         "<|fim_pad|>",
+                                         "<fim-pad>",
+                                         "<fim_pad>",
+                                         "<PAD>",
+                                         "[PAD]",
+                                         "<|fim_repo|>",
+                                         "<|repo_name|>",
+                                         "<fim-repo>",
+                                         "<REPO>",
+                                         "<reponame>",
+                                         "<|file_sep|>"};
+enum { N_KNOWN_ENDS = sizeof known_ends / sizeof *known_ends };
+
+/* Finds the known tokens: ids [N_KNOWN_ENDS]; -1: the file has none of this text. */
+static void find_known_ends(struct making *m, json_int_t *ids)
 {
-    static const char *const known[] = {"<|endoftext|>", "<|im_end|>",      "<|eot_id|>", "<|return|>",
-                                        "<|call|>",      "<|observation|>", "<turn|>",    "<|tool_response>"};
     const struct gguf_value *tokens = gguf_find(m->g, "tokenizer.ggml.tokens");
     struct gguf_texts t;
     struct str text = {0};
@@ -104,19 +156,69 @@ static void add_known_eos(struct making *m, json_t *ids)
         return;
     int rc = gguf_texts_open(&t, m->g, tokens, m->e);
     for (json_int_t id = 0; rc == 0 && (rc = gguf_texts_next(&t, &text, m->e)) > 0; id++, rc = 0)
-        for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-            if (!strcmp(str_text(&text), known[i]))
-                json_array_append_new(ids, json_integer(id));
+        for (size_t i = 0; i < N_KNOWN_ENDS; i++)
+            if (!strcmp(str_text(&text), known_ends[i]))
+                ids[i] = id;
     gguf_texts_close(&t);
     str_free(&text);
     m->rc = rc;
 }
 
+/* Returns whether the file says that a token is a control token. */
+static bool is_control(struct making *m, json_int_t id)
+{
+    enum { CONTROL = 3 };
+    const struct gguf_value *types = gguf_find(m->g, "tokenizer.ggml.token_type");
+    uint32_t *list = NULL;
+    if (id < 0 || !types || m->rc < 0)
+        return false;
+    m->rc = gguf_u32_list(m->g, types, &list, m->e);
+    bool is = m->rc == 0 && (uint64_t)id < types->n && list[id] == CONTROL;
+    free(list);
+    return is;
+}
+
+/* Adds known control tokens that end an answer, as llama.cpp does. A file names only one or two. In gpt-oss
+ * and Solar <|end|> ends a channel, and the text </s> is a token of HTML in some models. */
+static void add_known_eos(struct making *m, json_t *ids)
+{
+    json_int_t found[N_KNOWN_ENDS];
+    for (size_t i = 0; i < N_KNOWN_ENDS; i++)
+        found[i] = -1;
+    find_known_ends(m, found);
+    bool calls = found[END_CALL] >= 0 || found[END_CALLS] >= 0;
+    if (calls && (found[END_RETURN] >= 0 || found[END_FLUSH] >= 0))
+        found[END_END] = -1;
+    if (!is_control(m, found[END_S]))
+        found[END_S] = -1;
+    for (size_t i = 0; i < N_KNOWN_ENDS; i++)
+        if (found[i] >= 0)
+            json_array_append_new(ids, json_integer(found[i]));
+}
+
+/* Puts the tokens that are never chosen. */
+static void put_suppressed(struct making *m)
+{
+    const struct gguf_value *v = gguf_find(m->g, "tokenizer.ggml.suppress_tokens");
+    uint32_t *list;
+    if (!v || m->rc < 0)
+        return;
+    m->rc = gguf_u32_list(m->g, v, &list, m->e);
+    if (m->rc < 0)
+        return;
+    json_t *ids = json_array();
+    for (uint64_t i = 0; i < v->n; i++)
+        json_array_append_new(ids, json_integer(list[i]));
+    making_put(m, "suppress_tokens", ids);
+    free(list);
+}
+
 /* Puts the tokens that end an answer: end of text, of turn, of message. */
 static void put_eos(struct making *m)
 {
-    static const char *const keys[] = {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
-                                       "tokenizer.ggml.eom_token_id"};
+    static const char *const keys[] = {"tokenizer.ggml.eos_token_id",     "tokenizer.ggml.eot_token_id",
+                                       "tokenizer.ggml.eom_token_id",     "tokenizer.ggml.fim_pad_token_id",
+                                       "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"};
     json_t *ids = json_array();
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         uint64_t id;
@@ -180,6 +282,23 @@ static void find_layers(struct making *m)
                         making_path_of(m), m->arch, key, m->n_layers, m->n_layers);
 }
 
+/* Checks that all layers with experts use the same number of them. */
+static void check_used(struct making *m)
+{
+    static const char key[] = "expert_used_count";
+    const struct gguf_value *v = making_find(m, key);
+    uint64_t *list, most = making_whole(m, key, -1);
+    if (m->rc < 0 || !v || !v->is_list || (m->rc = gguf_u64_list(m->g, v, &list, m->e)) < 0)
+        return;
+    for (uint64_t i = 0; m->rc == 0 && i < v->n && i < m->n_layers; i++)
+        if (list[i] != 0 && list[i] != most)
+            m->rc = err_set(m->e, ERR_UNSUPPORTED,
+                            "%s: key %s.%s[%" PRIu64 "]: %" PRIu64 ", expected %" PRIu64
+                            " as in other layers with experts",
+                            making_path_of(m), m->arch, key, i, list[i], most);
+    free(list);
+}
+
 /* Puts the epsilon of norms. Files of Nemotron-3 may have that of layer norms alone. */
 static void put_eps(struct making *m)
 {
@@ -199,11 +318,13 @@ static void put_common(struct making *m)
     making_put_pairs(m, common);
     put_eps(m);
     find_layers(m);
+    check_used(m);
     check_counts(m, making_whole(m, "block_count", -1), embedding->shape[1]);
     making_put_whole(m, "num_hidden_layers", m->n_layers);
     making_put_whole(m, "vocab_size", embedding->shape[1] <= INT32_MAX ? embedding->shape[1] : 0);
     making_put(m, "tie_word_embeddings", json_boolean(!making_has_tensor(m, "output.weight")));
     put_eos(m);
+    put_suppressed(m);
     put_rope(m);
 }
 
@@ -246,6 +367,16 @@ static void put_hybrid(struct making *m)
         making_put_whole(m, "linear_value_head_dim", values / heads);
 }
 
+/* Puts what llama.cpp takes for keys of the router and of dense layers that the file leaves out. */
+static void put_groups(struct making *m)
+{
+    making_put_whole(m, "n_group", making_whole(m, "expert_group_count", 1));
+    making_put_whole(m, "topk_group", making_whole(m, "expert_group_used_count", 1));
+    making_put_whole(m, "first_k_dense_replace", making_whole(m, "leading_dense_block_count", 0));
+    if (!making_has(m, "expert_weights_scale"))
+        making_put(m, "routed_scaling_factor", json_real(1));
+}
+
 /* Files with absorbed matrices have the heads' own sizes under other keys. */
 static void put_deepseek2(struct making *m)
 {
@@ -262,6 +393,7 @@ static void put_deepseek2(struct making *m)
     making_put_pairs(m, latent);
     making_put_pairs(m, sigmoid);
     making_put_scoring(m);
+    put_groups(m);
     if (m->rc == 0 && rope >= key)
         making_fail_key(m, "rope.dimension_count", "expected fewer than a key has");
     making_put_whole(m, "qk_nope_head_dim", key - rope);
@@ -290,7 +422,7 @@ static void put_indexer_types(struct making *m)
     free(list);
 }
 
-/* Latent attention with an indexer. What llama.cpp leaves out has other defaults there than here. */
+/* Latent attention with an indexer. */
 static void put_dsa(struct making *m)
 {
     static const struct making_pair indexer[] = {
@@ -302,11 +434,6 @@ static void put_dsa(struct making *m)
     put_deepseek2(m);
     making_put_pairs(m, indexer);
     put_indexer_types(m);
-    making_put_whole(m, "n_group", making_whole(m, "expert_group_count", 1));
-    making_put_whole(m, "topk_group", making_whole(m, "expert_group_used_count", 1));
-    making_put_whole(m, "first_k_dense_replace", making_whole(m, "leading_dense_block_count", 0));
-    if (!making_has(m, "expert_weights_scale"))
-        making_put(m, "routed_scaling_factor", json_real(1));
     if (!making_has(m, "expert_gating_func"))
         making_put(m, "scoring_func", json_string("sigmoid"));
 }
@@ -323,6 +450,8 @@ static void put_glm4moe(struct making *m)
     making_put_pairs(m, attention);
     making_put_pairs(m, sigmoid);
     making_put_scoring(m);
+    if (!making_has(m, "expert_gating_func"))
+        making_put(m, "scoring_func", json_string("sigmoid"));
     put_rotary_part(m);
     making_put(m, "use_qk_norm", json_boolean(making_has_tensor(m, "blk.0.attn_q_norm.weight")));
     making_put(m, "attention_bias", json_boolean(making_has_tensor(m, "blk.0.attn_q.bias")));
@@ -338,6 +467,8 @@ static void put_minimax_m2(struct making *m)
     };
     making_put_pairs(m, attention);
     making_put_pairs(m, experts);
+    making_put(m, "scoring_func",
+               json_string(making_whole(m, "expert_gating_func", 2) == 2 ? "sigmoid" : "softmax"));
 }
 
 /* llama.cpp has built in that every other layer has a window, which is also our reader's default, and that

@@ -213,6 +213,31 @@ static int read_special_map(struct tokenizer *t, const char *path, struct moeflu
     return rc;
 }
 
+/* Reads the files of templates, which win over all templates of tokenizer_config.json, as in transformers. */
+static int read_template_files(struct tokenizer *t, const char *path, struct moeflux_err *e)
+{
+    static const char *const names[] = {"chat_template.jinja", "additional_chat_templates/tool_use.jinja"};
+    char **const kept[] = {&t->chat_template, &t->tool_template};
+    bool is_first = true;
+    int rc = 0;
+    for (int i = 0; i < 2 && rc == 0; i++) {
+        char *where = NULL, *text = NULL;
+        size_t len = 0;
+        rc = tokenizer_config_sibling(path, names[i], &where, &text, &len, e);
+        free(where);
+        if (rc < 0 || !text)
+            continue;
+        if (is_first) {
+            free(t->tool_template);
+            t->tool_template = NULL;
+        }
+        is_first = false;
+        free(*kept[i]);
+        *kept[i] = text;
+    }
+    return rc;
+}
+
 int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_err *e)
 {
     char *where = NULL, *text = NULL;
@@ -222,20 +247,7 @@ int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_
         rc = tokenizer_config_read_text(t, text, len, where, e);
     free(text);
     free(where);
-    where = text = NULL;
     if (rc == 0)
         rc = read_special_map(t, path, e);
-    if (rc < 0)
-        return rc;
-    /* Newer checkpoints keep the template in its own file, which takes precedence
-     * as in the published loader. */
-    rc = tokenizer_config_sibling(path, "chat_template.jinja", &where, &text, &len, e);
-    free(where);
-    if (rc == 0 && text) {
-        free(t->chat_template);
-        free(t->tool_template);
-        t->chat_template = text;
-        t->tool_template = NULL;
-    }
-    return rc;
+    return rc < 0 ? rc : read_template_files(t, path, e);
 }

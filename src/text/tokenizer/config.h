@@ -18,8 +18,9 @@ int tokenizer_config_post(struct tokenizer *t, const json_t *root, struct moeflu
 int tokenizer_config_sibling(const char *path, const char *name, char **where, char **text, size_t *len,
                              struct moeflux_err *e);
 
-/* Reads tokenizer_config.json and chat_template.jinja from the directory of `path`, if they exist. The
- * former's add_bos_token and bos_token override the post_processor. `t` must have its tokens already. */
+/* Reads tokenizer_config.json, chat_template.jinja and additional_chat_templates/tool_use.jinja from the
+ * directory of `path`, if they exist. The first one's add_bos_token and bos_token override the
+ * post_processor. `t` must have its tokens already. */
 int tokenizer_config_read(struct tokenizer *t, const char *path, struct moeflux_err *e);
 /* Does the same with the text of a tokenizer_config.json; `where` is for messages. */
 int tokenizer_config_read_text(struct tokenizer *t, const char *text, size_t len, const char *where,

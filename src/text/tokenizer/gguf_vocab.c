@@ -53,29 +53,35 @@ static const struct split {
     const char *name; /* tokenizer.ggml.pre */
     bool nfc;         /* the tokenizer normalises texts to NFC; the file does not say so */
     bool whole;       /* a piece that is a token is used without merging */
+    bool adds_bos;    /* unless the file says otherwise */
     const char *patterns[MAX_PATTERNS];
 } splits[] = {
-    {"qwen2", true, false, {QWEN2}},
+    {"qwen2", true, false, false, {QWEN2}},
     {"qwen35",
      true,
      false,
+     false,
      {CONTRACTIONS
       "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|" SPACES}},
-    {"deepseek-v3", false, false, DEEPSEEK3},
-    {"joyai-llm", false, false, DEEPSEEK3},
-    {"kimi-k2", false, true, {"\\p{sc:Han}+|" CAPITALS(NOT_HAN(UPPER), NOT_HAN(LOWER)) SIGNS "|" SPACES}},
-    {"glm4", false, true, {LLAMA3}},
-    {"glm5", false, true, {LLAMA3}},
-    {"chatglm-bpe", false, false, {LLAMA3}},
-    {"llama-bpe", false, true, {LLAMA3}},
-    {"minimax-m2", true, false, {O200K}},
-    {"gpt-4o", false, true, {O200K}},
-    {"tekken", false, true, {TEKKEN}},
-    {"pixtral", false, true, {TEKKEN}},
-    {"bailingmoe", false, false, {BAILING}},
-    {"bailingmoe2", false, false, {BAILING}},
-    {"solar-open", false, false, {QWEN2}},
-    {"gemma4", false, false, {NULL}}, /* SentencePiece's BPE */
+    {"deepseek-v3", false, false, false, DEEPSEEK3},
+    {"joyai-llm", false, false, false, DEEPSEEK3},
+    {"kimi-k2",
+     false,
+     true,
+     false,
+     {"\\p{sc:Han}+|" CAPITALS(NOT_HAN(UPPER), NOT_HAN(LOWER)) SIGNS "|" SPACES}},
+    {"glm4", false, true, false, {LLAMA3}},
+    {"glm5", false, true, false, {LLAMA3}},
+    {"chatglm-bpe", false, false, false, {LLAMA3}},
+    {"llama-bpe", false, true, true, {LLAMA3}},
+    {"minimax-m2", true, false, false, {O200K}},
+    {"gpt-4o", false, true, false, {O200K}},
+    {"tekken", false, true, true, {TEKKEN}},
+    {"pixtral", false, true, true, {TEKKEN}},
+    {"bailingmoe", false, false, false, {BAILING}},
+    {"bailingmoe2", false, false, false, {BAILING}},
+    {"solar-open", false, false, false, {QWEN2}},
+    {"gemma4", false, false, false, {NULL}}, /* SentencePiece's BPE */
 };
 enum { N_SPLITS = sizeof splits / sizeof *splits };
 
@@ -146,7 +152,7 @@ static int find_kind(const struct gguf *g, struct kind *k, struct moeflux_err *e
     if (rc == 0 && !is_llama && !is_gemma)
         rc = find_split(g, &k->split, e);
     k->has_scores = is_llama;
-    k->adds_bos = !k->split;
+    k->adds_bos = !k->split || k->split->adds_bos;
     k->is_gemma = !k->split && !is_llama;
     free(model);
     return rc || k->split ? rc
