@@ -793,8 +793,9 @@ static int run(struct forward *l, uint32_t *chunks, struct moeflux_err *e)
     *chunks = l->workers[n - 1].n_done;
     for (uint32_t i = n; i-- > 1;)
         leave_stage(&l->workers[i], rc);
-    l->m->step_ns = (clock_ns() - start) / l->call->n_chunks;
     if (rc == 0) {
+        /* Only what was finished says how long the next evaluation may take, and so whether it is watched. */
+        l->m->step_ns = (clock_ns() - start) / l->call->n_chunks;
         /* Zeros stood for weights whose file was truncated meanwhile. */
         rc = n_repaired == mapped_n_repaired() ? 0 : forward_check_files(l->m, e);
         rc = rc ? rc : hand_out_hidden(l, e);
