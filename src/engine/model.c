@@ -300,8 +300,8 @@ int model_open_drafter(struct moeflux_model *m, const struct moeflux_options *o,
 
 void moeflux_model_close(struct moeflux_model *m)
 {
-    if (!m || !model_is_idle(m))
-        return; /* the device still uses the memory */
+    if (!m || !model_is_idle(m) || (m->drafter && !model_is_idle(m->drafter)))
+        return; /* a device still uses the memory; the drafter has some of the model's */
     if (m->to_free)
         sequence_free_closed(m);
     moeflux_model_close(m->drafter);
