@@ -424,8 +424,8 @@ int moeflux_session_fork(struct moeflux_session *to, struct moeflux_session *fro
                          struct moeflux_err *e);
 
 /* Saves a checkpoint at the current position. One that exists already counts as used now. If there are more
- * than the cap, the least recently used one is dropped. Errors: _MEMORY, _DEVICE; no checkpoint was added or
- * lost then. */
+ * than the cap, the least recently used one is dropped. Errors: _MEMORY, _NO_FIT (no device memory to read
+ * it through), _DEVICE; no checkpoint was added or lost then. */
 int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e);
 /* Returns to the checkpoint at `pos` (0: clears) and drops later ones. Errors: _USAGE (there is none; nothing
  * changes), _DEVICE. */
