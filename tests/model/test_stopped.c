@@ -116,8 +116,8 @@ static void a_model_that_is_closed_frees_them(void **state)
 static void a_model_whose_drafter_is_busy_is_not_freed(void **state)
 {
     (void)state;
-    struct moeflux_model *m = open_with(&(struct moeflux_options){
-        .dir = "tests/models/tiny-mtp", .device = "reference", .drafter = true});
+    struct moeflux_model *m = open_with(
+        &(struct moeflux_options){.dir = "tests/models/tiny-mtp", .device = "reference", .drafter = true});
     struct stage *at = &m->drafter->stages[0];
     at->exec->backend = &device;
     busy = at->exec;

@@ -217,13 +217,15 @@ static int open_tables(struct ngram_rows *r, const struct ngram_rows_options *o,
 static int open_words(struct ngram_rows *r, const struct model_dir *m, struct moeflux_err *e)
 {
     uint32_t expected = config_first(&m->config, PART_NGRAMS)->ngrams.table.n_words;
+    struct moeflux_err own = {0};
+    e = e ? e : &own;
     if (!expected)
         return 0;
     if (!m->tokenizer_path)
         return err_set(e, ERR_UNSUPPORTED, "%s: no tokenizer, n-gram rows need the tokens' texts", m->path);
     struct tokenizer *t = tokenizer_open(m->tokenizer_path, e);
     if (!t)
-        return e->code;
+        return (int)e->code;
     r->words_of = mem_new(m->config.vocab_size, sizeof *r->words_of, e);
     int64_t n = r->words_of ? words_of_tokens(t, m->config.vocab_size, r->words_of, e) : ERR_MEMORY;
     tokenizer_free(t);
