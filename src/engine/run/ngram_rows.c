@@ -133,12 +133,7 @@ static bool await_end(struct rows_reading *r, const struct exec *x)
     bool goes_on = true;
     pthread_mutex_lock(&r->lock);
     while (r->is_running && goes_on) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += SLICE_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&r->ended, &r->lock, &until);
+        clock_wait(&r->ended, &r->lock, SLICE_NS);
         if (!x || !r->is_running)
             continue;
         pthread_mutex_unlock(&r->lock);
@@ -242,8 +237,12 @@ static int open_reading(struct ngram_rows *r, const struct ngram_rows_options *o
     struct rows_reading *g = r->reading = mem_new(1, sizeof *g, e);
     if (!g)
         return ERR_MEMORY;
+    if (clock_init_cond(&g->ended)) {
+        free(g);
+        r->reading = NULL;
+        return err_set(e, ERR_MEMORY, "out of memory for a condition");
+    }
     pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->ended, NULL);
     g->job.run = run;
     g->dir = o->dir;
     g->tables = r->tables;
