@@ -319,20 +319,22 @@ void moeflux_model_close(struct moeflux_model *m)
     free(m);
 }
 
-struct stage *model_stage(struct moeflux_model *m, uint32_t layer)
+static uint32_t stage_idx(const struct moeflux_model *m, uint32_t layer)
 {
     uint32_t i = 0;
     while (i + 1 < m->n_stages && layer >= m->stages[i].layers.end)
         i++;
-    return &m->stages[i];
+    return i;
+}
+
+struct stage *model_stage(struct moeflux_model *m, uint32_t layer)
+{
+    return &m->stages[stage_idx(m, layer)];
 }
 
 const struct arch_stores *model_stores(const struct moeflux_model *m, uint32_t layer)
 {
-    uint32_t i = 0;
-    while (i + 1 < m->n_stages && layer >= m->stages[i].layers.end)
-        i++;
-    return &m->stages[i].view.stores[layer];
+    return &m->stages[stage_idx(m, layer)].view.stores[layer];
 }
 
 int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, struct moeflux_err *e)
