@@ -666,8 +666,8 @@ int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_s
                          int32_t *next, struct moeflux_err *e);
 /* Does the same in batched decode: appends ids[i] to list[i] and chooses next[i] with samplers[i], n as in
  * moeflux_eval_batched. The samplers are different ones. Errors: those of moeflux_eval_batched; those of
- * moeflux_sampler_pick, after which all sequences have their ids, and the others' next ones are chosen. next[i]
- * is -1 where there is no choice; the text has the first such i. */
+ * moeflux_sampler_pick, after which all sequences have their ids and all others their next ones. next[i] is
+ * -1 where there is no choice; the text has the first such i. */
 int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                          struct moeflux_sampler *const *samplers, int32_t *next, struct moeflux_err *e);
 

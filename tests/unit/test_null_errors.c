@@ -1,5 +1,5 @@
-/* Every public function with an error takes NULL in its place, and fails as it does with one. A function of the
- * headers that is not called here is a failure.
+/* Every public function with an error takes NULL in its place, and fails as it does with one. A function of
+ * the headers that is not called here is a failure.
  *
  * suites: check asan */
 #include <ctype.h>
