@@ -190,7 +190,7 @@ static void an_evaluation_does_without_a_checkpoint_that_does_not_fit(void **sta
     moeflux_session_set_checkpoint_every(s, 4);
     moeflux_session_checkpoint_at(s, 6); /* inside a chunk */
     check_ok(moeflux_session_eval(s, ids, N, &(struct moeflux_outputs){0}, &e), &e);
-    moeflux_session_checkpoint_at(s, N + 1); /* at the end of one */
+    moeflux_session_checkpoint_at(s, N + 1); /* where a chunk ends */
     check_ok(moeflux_session_eval(s, ids, 1, &(struct moeflux_outputs){0}, &e), &e);
     assert_int_equal(moeflux_session_list_checkpoints(s, NULL, 0), 0);
     /* One that the caller asks for is refused. */

@@ -141,10 +141,10 @@ static void begin_at(struct drafter_rows *d, uint32_t pos)
     d->n = 0;
 }
 
-/* Keeps the rows before position `pos` whose tokens are still those of the sequence, if the windows have them.
- * The row of the last position before it stays as it is: its token may have changed, and its hidden state is
- * gone. Fixed states stay, too. No drafter has a recurrence (model/drafter.c): they are the keys of an index
- * row's last positions or the sums of a compressed row, so that one row of these is wrong, in proposals. */
+/* Keeps the rows before position `pos` whose tokens are still those of the sequence, if the windows have
+ * them. The row of the last position before it stays as it is: its token may have changed, and its hidden
+ * state is gone. Fixed states stay, too. No drafter has a recurrence (model/drafter.c): the states are of the
+ * last few positions, or of one unfinished row, so that the next few proposals alone may be worse. */
 static void go_back(struct moeflux_session *s, uint32_t pos)
 {
     struct drafter_rows *d = &s->drafter;
