@@ -84,20 +84,29 @@ static int prepare_one(struct moeflux_session *s, const struct share *y, struct 
     return rc < 0 ? rc : sequence_reserve(s, s->pos + y->n, e);
 }
 
-/* Checks all sequences before the first is prepared. A batch of one does not name it. */
+/* A batch of one does not name its sequence. */
+static int blame(uint32_t n, uint32_t idx, const struct moeflux_err *why, struct moeflux_err *e)
+{
+    return n > 1 ? batched_blame(idx, why, e) : err_set(e, why->code, "%s", why->text);
+}
+
+/* Checks all sequences before the first is prepared. */
 static int prepare(const struct forward_call *c, struct moeflux_err *e)
 {
     uint32_t n = arch_batch_sequences(&c->batch);
+    struct moeflux_err why = {0};
     int rc = check(c, e);
     if (rc < 0)
         return rc;
-    for (uint32_t i = 0; i < 2 * n; i++) {
-        struct moeflux_err why = {0};
-        uint32_t idx = i % n;
-        const struct share y = share_of(c, idx);
-        rc = i < n ? sequence_check(c->list[idx], y.ids, y.n, &why) : prepare_one(c->list[idx], &y, &why);
-        if (rc < 0)
-            return n > 1 ? batched_blame(idx, &why, e) : err_set(e, rc, "%s", why.text);
+    for (uint32_t i = 0; i < n; i++) {
+        const struct share y = share_of(c, i);
+        if (sequence_check(c->list[i], y.ids, y.n, &why) < 0)
+            return blame(n, i, &why, e);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        const struct share y = share_of(c, i);
+        if (prepare_one(c->list[i], &y, &why) < 0)
+            return blame(n, i, &why, e);
     }
     return 0;
 }
