@@ -375,7 +375,7 @@ uint32_t moeflux_max_batched(const struct moeflux_model *m);
  * batch-invariant: they do not depend on the other sequences or their number. With
  * moeflux_batched_is_exact they are byte for byte those of moeflux_session_eval with one token. Weights
  * and experts are read once for all. Errors: _USAGE, _INTERRUPTED, _IO, _FORMAT, _DEVICE. An error of one
- * sequence fails all; none changes. */
+ * sequence fails all, and none changes; the text has its index in `list`. */
 int moeflux_eval_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                          float *const *logits, struct moeflux_err *e);
 
@@ -429,8 +429,8 @@ int moeflux_session_fork(struct moeflux_session *to, struct moeflux_session *fro
                          struct moeflux_err *e);
 
 /* Saves a checkpoint at the current position. One that exists already counts as used now. If there are more
- * than the cap, the least recently used one is dropped. Errors: _MEMORY, _DEVICE; no checkpoint was added or
- * lost then. */
+ * than the cap, the least recently used one is dropped. Errors: _MEMORY, _NO_FIT (no device memory to read
+ * it through), _DEVICE; no checkpoint was added or lost then. */
 int moeflux_session_checkpoint(struct moeflux_session *s, struct moeflux_err *e);
 /* Returns to the checkpoint at `pos` (0: clears) and drops later ones. Errors: _USAGE (there is none; nothing
  * changes), _DEVICE. */
@@ -666,11 +666,13 @@ int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, str
  * supports the sampler's options. With `more`, the evaluation of the chosen token begins before this returns,
  * and the next call with that token and this sampler finds it in flight. Any other call waits for it and
  * drops it; the session is then as if it had not begun. The sampler must have as many ids as the model.
- * Errors: those of moeflux_session_eval and moeflux_sampler_pick. */
+ * Errors: those of moeflux_session_eval; those of moeflux_sampler_pick, after which the session has `id`. */
 int moeflux_session_step(struct moeflux_session *s, int32_t id, struct moeflux_sampler *sampler, bool more,
                          int32_t *next, struct moeflux_err *e);
 /* Does the same in batched decode: appends ids[i] to list[i] and chooses next[i] with samplers[i], n as in
- * moeflux_eval_batched. The samplers are different ones. */
+ * moeflux_eval_batched. The samplers are different ones. Errors: those of moeflux_eval_batched; those of
+ * moeflux_sampler_pick, after which all sequences have their ids and all others their next ones. next[i] is
+ * -1 where there is no choice; the text has the first such i. */
 int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                          struct moeflux_sampler *const *samplers, int32_t *next, struct moeflux_err *e);
 

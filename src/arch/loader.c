@@ -191,6 +191,8 @@ static int load_tensor(struct loader *l, const struct tensor *t, uint64_t *addre
 {
     struct exec_buffer b;
     uint64_t off;
+    struct moeflux_err own = {0};
+    e = e ? e : &own;
     if (can_stay(l, t))
         return use_in_place(l, t, address, e);
     /* Kernels read whole words; only half of the last one may belong to the tensor. */

@@ -33,6 +33,13 @@ static inline int clock_init_cond(pthread_cond_t *c)
     return rc;
 }
 
+/* Waits up to `ns` for a condition of clock_init_cond. The caller holds the lock. */
+static inline void clock_wait(pthread_cond_t *c, pthread_mutex_t *lock, uint64_t ns)
+{
+    const struct timespec until = clock_timespec(clock_ns() + ns);
+    pthread_cond_timedwait(c, lock, &until);
+}
+
 /* Returns the processor time that the process's threads have taken. */
 static inline uint64_t clock_busy_ns(void)
 {

@@ -2,7 +2,8 @@
  *
  * What can fail returns int: 0 or a documented value >= 0 on success, a negative ERR_* otherwise. The caller
  * owns a struct moeflux_err and passes it down; the function that finds the fault fills it with one line,
- * which names the file, tensor or flag, what was expected and what was found. */
+ * which names the file, tensor or flag, what was expected and what was found. The pointer may be NULL
+ * everywhere: a function that needs the code or the text of what it has called has an error of its own. */
 #ifndef MOEFLUX_BASE_ERR_H
 #define MOEFLUX_BASE_ERR_H
 

@@ -35,6 +35,21 @@ static inline uint64_t size_max(uint64_t a, uint64_t b)
     return a > b ? a : b;
 }
 
+/* Returns a - b; 0 if b is the larger one. */
+static inline uint64_t size_minus(uint64_t a, uint64_t b)
+{
+    return a > b ? a - b : 0;
+}
+
+/* Returns the least power of two that is at least n; 1 for 0. */
+static inline uint32_t power_of_two_from(uint32_t n)
+{
+    uint32_t p = 1;
+    while (p < n)
+        p *= 2;
+    return p;
+}
+
 static inline uint32_t div_up(uint32_t n, uint32_t by)
 {
     return (n + by - 1) / by;

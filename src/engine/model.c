@@ -299,8 +299,8 @@ int model_open_drafter(struct moeflux_model *m, const struct moeflux_options *o,
 
 void moeflux_model_close(struct moeflux_model *m)
 {
-    if (!m || !model_is_idle(m))
-        return; /* the device still uses the memory */
+    if (!m || !model_is_idle(m) || (m->drafter && !model_is_idle(m->drafter)))
+        return; /* a device still uses the memory; the drafter has some of the model's */
     if (m->to_free)
         sequence_free_closed(m);
     moeflux_model_close(m->drafter);
@@ -318,20 +318,22 @@ void moeflux_model_close(struct moeflux_model *m)
     free(m);
 }
 
-struct stage *model_stage(struct moeflux_model *m, uint32_t layer)
+static uint32_t stage_idx(const struct moeflux_model *m, uint32_t layer)
 {
     uint32_t i = 0;
     while (i + 1 < m->n_stages && layer >= m->stages[i].layers.end)
         i++;
-    return &m->stages[i];
+    return i;
+}
+
+struct stage *model_stage(struct moeflux_model *m, uint32_t layer)
+{
+    return &m->stages[stage_idx(m, layer)];
 }
 
 const struct arch_stores *model_stores(const struct moeflux_model *m, uint32_t layer)
 {
-    uint32_t i = 0;
-    while (i + 1 < m->n_stages && layer >= m->stages[i].layers.end)
-        i++;
-    return &m->stages[i].view.stores[layer];
+    return &m->stages[stage_idx(m, layer)].view.stores[layer];
 }
 
 int model_fault(const struct moeflux_model *m, const struct stage *at, int rc, struct moeflux_err *e)

@@ -45,7 +45,7 @@ struct moeflux_model {
 
     struct token_room token; /* belongs to the last stage */
 
-    _Atomic(uint64_t) step_ns; /* duration of the last chunk or token; UINT64_MAX before the first */
+    _Atomic(uint64_t) step_ns; /* duration of the last finished chunk or token; UINT64_MAX: none yet */
     _Atomic(uint64_t) n_marks; /* moeflux_session.mark */
 
     pthread_mutex_t lock; /* lock of the fields up to to_free */

@@ -283,7 +283,7 @@ static int checkpoint_by_itself(struct moeflux_session *s, uint32_t n_new, struc
     if (every == 0 || s->model->checkpoint_bytes == 0 || s->pos / every == (s->pos - n_new) / every)
         return 0;
     int rc = moeflux_session_checkpoint(s, e);
-    return rc == ERR_MEMORY ? 0 : rc;
+    return rewind_lacks_memory(rc) ? 0 : rc;
 }
 
 /* Allocates the stages' `kept`. Returns false if there is no memory for it. */
@@ -311,7 +311,7 @@ static int checkpoint_after(struct moeflux_session *s, uint32_t keep, struct moe
     if (!keep && at != s->pos)
         return 0;
     int rc = keep ? rewind_checkpoint(s, true, at, s->parity ^ 1, e) : moeflux_session_checkpoint(s, e);
-    return rc == ERR_MEMORY ? 0 : rc;
+    return rewind_lacks_memory(rc) ? 0 : rc;
 }
 
 /* Chooses what is evaluated at once: at most `most` chunks of the call's n tokens, up to the next

@@ -300,6 +300,22 @@ static float *logits_of(struct moeflux_session *s, struct moeflux_err *e)
     return s->logits;
 }
 
+/* Chooses the next tokens of all sequences, which have advanced, also of those after one that fails. */
+static int choose_all(const struct batched_token *tokens, uint32_t n, struct moeflux_sampler *const *samplers,
+                      int32_t *next, struct moeflux_err *e)
+{
+    int first = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        struct moeflux_err why = {0};
+        int rc = batched_choose(&tokens[i], samplers[i]->sampler, &next[i], &why);
+        if (rc < 0)
+            next[i] = -1;
+        if (rc < 0 && first == 0)
+            first = batched_blame(i, &why, e);
+    }
+    return first;
+}
+
 int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids, uint32_t n,
                          struct moeflux_sampler *const *samplers, int32_t *next, struct moeflux_err *e)
 {
@@ -323,9 +339,7 @@ int moeflux_step_batched(struct moeflux_session *const *list, const int32_t *ids
             return ERR_MEMORY;
     }
     int rc = batched_eval(tokens, n, NULL, 0, NULL, NULL, e);
-    for (uint32_t i = 0; rc == 0 && i < n; i++)
-        rc = batched_choose(&tokens[i], samplers[i]->sampler, &next[i], e);
-    return rc;
+    return rc < 0 ? rc : choose_all(tokens, n, samplers, next, e);
 }
 
 int32_t moeflux_sampler_pick(struct moeflux_sampler *s, const float *logits, struct moeflux_err *e)

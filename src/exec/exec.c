@@ -39,6 +39,12 @@ struct exec_caps exec_get_caps(const struct exec *x)
     return x->backend->caps(x);
 }
 
+uint32_t exec_workgroup(const struct exec_caps *caps, uint64_t wanted)
+{
+    uint32_t most = caps->max_workgroup - caps->max_workgroup % caps->subgroup_size;
+    return (uint32_t)size_min(size_round_up(wanted, caps->subgroup_size), most);
+}
+
 struct exec_details exec_get_details(const struct exec *x)
 {
     return x->backend->details ? x->backend->details(x) : (struct exec_details){0};

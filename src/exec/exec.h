@@ -99,6 +99,9 @@ void exec_close(struct exec *x); /* NULL is legal */
 /* Returns whether operations may read the memory of exec_options.shares_with. */
 bool exec_shares_memory(const struct exec *x);
 struct exec_caps exec_get_caps(const struct exec *x);
+/* Returns the invocations of a workgroup of a GPU: `wanted`, rounded up to whole subgroups, or the most whole
+ * ones that the device takes. */
+uint32_t exec_workgroup(const struct exec_caps *caps, uint64_t wanted);
 /* What a report says about a device and no operation asks for. A host backend has zeros. */
 struct exec_details {
     const char *driver;   /* name and version; borrowed; NULL: a host backend */

@@ -219,7 +219,7 @@ void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uin
 
 /* --- recording --- */
 
-void vulkan_order_after(struct exec_vulkan *v, enum recorded next)
+void vulkan_order_after(struct exec_vulkan *v, enum vulkan_recorded next)
 {
     if (v->last == RECORDED_DISPATCH && next == RECORDED_DISPATCH) {
         if (!v->is_concurrent)

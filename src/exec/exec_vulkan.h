@@ -12,13 +12,13 @@
 #include "vulkan/pipeline.h"
 #include "vulkan/stream.h"
 
-enum recorded { RECORDED_NOTHING, RECORDED_COPIES, RECORDED_DISPATCH };
+enum vulkan_recorded { RECORDED_NOTHING, RECORDED_COPIES, RECORDED_DISPATCH };
 
 struct exec_vulkan {
     struct exec base;
-    bool is_moving;     /* a batch of moves is being recorded */
-    bool is_concurrent; /* the next operation need not wait for the one before */
-    enum recorded last; /* what this batch recorded last */
+    bool is_moving;            /* a batch of moves is being recorded */
+    bool is_concurrent;        /* the next operation need not wait for the one before */
+    enum vulkan_recorded last; /* what this batch recorded last */
     struct gpu gpu;
     struct pipeline_set pipelines;
     /* gpu and pipelines go there at close, under the name `which`; NULL: closed */
@@ -73,7 +73,7 @@ static inline void vulkan_put_buffer(struct exec_buffer *b, const struct gpu_buf
 /* Recording. */
 void vulkan_begin_batch(struct exec_vulkan *v, bool is_timed);
 /* Records a barrier if `next` has to wait for what was recorded. Consecutive copies need none. */
-void vulkan_order_after(struct exec_vulkan *v, enum recorded next);
+void vulkan_order_after(struct exec_vulkan *v, enum vulkan_recorded next);
 
 /* Staging: exec_stage, exec_stage_end and exec_read of buffers that are not mapped. */
 void *vulkan_stage(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64_t bytes,

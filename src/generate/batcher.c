@@ -269,7 +269,7 @@ static int eval(struct batcher_slot *slot, struct slots *list, struct moeflux_er
         lead_all(b, slot);
     }
     sem_destroy(&slot->posts);
-    if (slot->rc < 0)
+    if (slot->rc < 0 && e)
         *e = slot->error;
     return slot->rc;
 }

@@ -10,6 +10,7 @@
 #include "base/mem.h"
 #include "base/seed.h"
 #include "engine/sequence.h"
+#include "engine/state/rewind.h"
 #include "generate/answer_api.h"
 #include "generate/chat_api.h"
 #include "generate/choice.h"
@@ -300,7 +301,7 @@ static int keep_first(struct moeflux_conversation *v, struct moeflux_err *e)
         return ERR_MEMORY;
     int rc = moeflux_session_checkpoint(g->sequence, e);
     if (rc)
-        return rc == ERR_MEMORY ? 0 : rc;
+        return rewind_lacks_memory(rc) ? 0 : rc;
     memcpy(v->first_logits, g->logits, g->info.vocab_size * sizeof(float));
     v->first_at = moeflux_session_position(g->sequence);
     return 0;

@@ -156,6 +156,8 @@ int generator_new_sampler(struct generator *s, const struct moeflux_sampler_opti
                           size_t n, struct moeflux_err *e)
 {
     const struct sampler_breakers *breakers = NULL;
+    struct moeflux_err own = {0};
+    e = e ? e : &own;
     int rc = sampler_check(o, e);
     if (!rc)
         rc = breakers_cache_get(&s->breakers, s->tokenizer, o, &breakers, e);

@@ -66,7 +66,7 @@ static int feed_to_cut(struct generator *g, const struct prefill *p, struct moef
 static int checkpoint(struct moeflux_session *s, struct moeflux_err *e)
 {
     int rc = moeflux_session_checkpoint(s, e);
-    return rc == ERR_MEMORY ? 0 : rc;
+    return rewind_lacks_memory(rc) ? 0 : rc;
 }
 
 static int feed(struct generator *g, const struct prefill *p, uint32_t n_stops, uint32_t to,

@@ -79,6 +79,8 @@ int prompt_cache_load(struct prompt_cache *pc, const struct prompt_cache_options
     *pc = (struct prompt_cache){.options = *o, .may_write = writes};
     if (!o->path)
         return 0;
+    struct moeflux_err own = {0};
+    e = e ? e : &own;
     int rc = moeflux_session_set_checkpoint_cap(s->sequence, MOST_CHECKPOINTS, e);
     if (rc || (writes && access(pc->options.path, F_OK) < 0 && errno == ENOENT))
         return rc;

@@ -181,6 +181,8 @@ static json_t *messages_of(struct moeflux_request *r, struct moeflux_err *e)
 /* Appends a message; takes ownership of it. */
 static int append(struct moeflux_request *r, json_t *message, struct moeflux_err *e)
 {
+    struct moeflux_err own = {0};
+    e = e ? e : &own;
     json_t *messages = messages_of(r, e);
     if (!messages) {
         json_decref(message);

@@ -197,6 +197,8 @@ static int refuse_length(struct request *r, const struct generator *s, const cha
 
 int request_prompt_encode(struct request *r, struct generator *s, const char *where, struct moeflux_err *e)
 {
+    struct moeflux_err own = {0};
+    e = e ? e : &own;
     int rc = check_bias(&r->options.sampling, s->info.vocab_size, where, e);
     if (rc)
         return rc;

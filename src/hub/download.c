@@ -213,8 +213,7 @@ static int fetch(struct download *d, struct item *item, struct part *p, struct r
 /* Waits until something changes, or a locked file is to be looked at. Called with the lock. */
 static void wait_for_work(struct download *d)
 {
-    struct timespec until = clock_timespec(clock_ns() + LOOK_NS / 2);
-    pthread_cond_timedwait(&d->changed, &d->lock, &until);
+    clock_wait(&d->changed, &d->lock, LOOK_NS / 2);
 }
 
 /* Begins a part of an open file. *item: that file; NULL: none can have another. Called with the lock. */
@@ -292,9 +291,8 @@ static bool watch(struct download *d, uint64_t total)
     bool go_on = true;
     pthread_mutex_lock(&d->lock);
     while (d->n_workers > 0) {
-        struct timespec until = clock_timespec(clock_ns() + TICK_NS);
         char text[sizeof d->note];
-        pthread_cond_timedwait(&d->changed, &d->lock, &until);
+        clock_wait(&d->changed, &d->lock, TICK_NS);
         memcpy(text, d->note, sizeof text);
         d->note[0] = '\0';
         pthread_mutex_unlock(&d->lock);

@@ -97,15 +97,14 @@ int fp8_scales(const struct model_dir *m, const struct tensor *w, const struct t
     return check_shape(m, w, *out, e);
 }
 
-/* Reads rows [row, row + n) of the scales as floats into fresh memory. Returns NULL with `e` filled on
- * failure. */
-static float *read_scales(const struct model_dir *m, const struct tensor *s, uint64_t row, uint64_t n,
-                          uint64_t cols, struct moeflux_err *e)
+/* Reads rows [row, row + n) of the scales as floats into *to, which the caller frees; NULL on failure. */
+static int read_scales(const struct model_dir *m, const struct tensor *s, uint64_t row, uint64_t n,
+                       uint64_t cols, float **to, struct moeflux_err *e)
 {
     uint64_t width = tensor_dtype_bytes(s->dtype), count = n * cols;
-    float *out = mem_new(count, sizeof *out, e);
+    float *out = *to = mem_new(count, sizeof *out, e);
     if (!out)
-        return NULL;
+        return ERR_MEMORY;
     uint8_t *raw = (uint8_t *)out + count * (sizeof *out - width);
     int rc = model_dir_read(m, s, row * cols * width, count * width, raw, e);
     for (uint64_t i = 0; i < count && rc == 0; i++) {
@@ -114,10 +113,11 @@ static float *read_scales(const struct model_dir *m, const struct tensor *s, uin
             rc = err_set(e, ERR_FORMAT, "%s: tensor %s: element %" PRIu64 " is not finite",
                          m->files[s->file].path, s->name, row * cols + i);
     }
-    if (rc == 0)
-        return out;
-    free(out);
-    return NULL;
+    if (rc < 0) {
+        free(out);
+        *to = NULL;
+    }
+    return rc;
 }
 
 uint32_t fp8_format(const struct fp8_blocks *b, uint32_t cols)
@@ -172,9 +172,10 @@ int fp8_read_f32(const struct model_dir *m, const struct tensor *w, float *out, 
         return rc;
     const struct fp8_blocks of = blocks_of(m, w, s);
     uint64_t n = w->bytes, cols = w->shape[1], wide = blocks(cols, of.cols);
-    float *scales = read_scales(m, s, 0, blocks(w->shape[0], of.rows), wide, e);
-    if (!scales)
-        return (int)e->code;
+    float *scales;
+    rc = read_scales(m, s, 0, blocks(w->shape[0], of.rows), wide, &scales, e);
+    if (rc < 0)
+        return rc;
     /* Going upwards, no number overwrites a code that is still to be read. */
     const uint8_t *codes = (const uint8_t *)out + 3 * n;
     rc = model_dir_read(m, w, 0, n, (uint8_t *)out + 3 * n, e);
@@ -242,9 +243,10 @@ int fp8_read(const struct model_dir *m, const struct tensor *w, uint64_t first, 
         return rc;
     const struct fp8_blocks of = blocks_of(m, w, s);
     uint64_t block = w->shape[1] * of.rows, top = first / block, end = (first + n - 1) / block + 1;
-    float *scales = read_scales(m, s, top, end - top, blocks(w->shape[1], of.cols), e);
-    if (!scales)
-        return (int)e->code;
+    float *scales;
+    rc = read_scales(m, s, top, end - top, blocks(w->shape[1], of.cols), &scales, e);
+    if (rc < 0)
+        return rc;
     rc = model_dir_read(m, w, first, n, (uint8_t *)out + 3 * n, e);
     if (rc == 0)
         rc = widen_all(m, w, of, scales, first, n, out, e);

@@ -12,8 +12,7 @@ int cast_f16_open(struct cast_f16 *op, struct exec *x, struct moeflux_err *e)
     *op = (struct cast_f16){0};
     if (c.is_host)
         return 0;
-    uint32_t group = (uint32_t)size_min(c.max_workgroup, size_round_up(256, c.subgroup_size));
-    uint32_t spec[] = {c.subgroup_size, group - group % c.subgroup_size, 0};
+    uint32_t spec[] = {c.subgroup_size, exec_workgroup(&c, 256), 0};
     int rc = exec_kernel(x, &op->kernel, "cast_f16", sizeof(struct cast_f16_args), spec, 3, e);
     spec[2] = 1;
     return rc < 0 ? rc

@@ -91,6 +91,12 @@ const struct loops *loops_of(const struct host *h);
 void loops_put_row(const struct loops *l, enum kv_type type, const float *from, uint32_t n, void *row);
 void loops_get_row(const struct loops *l, enum kv_type type, const void *row, uint32_t n, float *out);
 
+/* Returns the sum of 8 lanes, in the order in which all sets end a sum. */
+static inline float loops_sum_lanes(const float *x)
+{
+    return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
+}
+
 /* Returns the matrix in the form that cpu/product.h takes. */
 struct cpu_matrix loops_matrix(const struct weights *w);
 

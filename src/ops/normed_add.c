@@ -14,8 +14,7 @@ int normed_add_open(struct normed_add *op, struct exec *x, uint32_t cols, float 
     *op = (struct normed_add){.cols = cols, .eps = eps};
     if (caps.is_host)
         return 0;
-    uint32_t most = caps.max_workgroup - caps.max_workgroup % caps.subgroup_size;
-    uint32_t group = (uint32_t)size_min(size_round_up(WORKGROUP, caps.subgroup_size), most);
+    uint32_t group = exec_workgroup(&caps, WORKGROUP);
     const uint32_t spec[] = {caps.subgroup_size, group, div_up(cols / 4, group)};
     return exec_kernel(x, &op->kernel, "normed_add", sizeof(struct normed_add_args), spec, 3, e);
 }

@@ -60,8 +60,7 @@ void reading_give(struct http_request *req)
 /* Waits a moment for a reader to end. The caller holds the lock. */
 static void wait_a_moment(struct reading *r)
 {
-    struct timespec until = clock_timespec(clock_ns() + LOOK_NS);
-    pthread_cond_timedwait(&r->freed, &r->lock, &until);
+    clock_wait(&r->freed, &r->lock, LOOK_NS);
 }
 
 int reading_begin(struct http_request *req)

@@ -125,6 +125,30 @@ static void check_writes(struct pair *p)
     check_goes_on(p, third, N);
 }
 
+/* Goes back to the checkpoint and evaluates tokens of the prompt singly; then `to` is a fork, and is cut. */
+static void read_singly(struct pair *p, struct moeflux_session *to, float *rows)
+{
+    enum { SINGLE = 6, CUT = 2 };
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_restore(p->q.s, AT, &e), &e);
+    for (uint32_t i = AT; i < AT + SINGLE; i++)
+        sequence_eval(&p->q, p->ids + i, 1, NULL);
+    if (to) {
+        check_ok(moeflux_session_fork(to, p->q.s, AT + SINGLE, &e), &e);
+        check_ok(moeflux_session_truncate(to, AT + SINGLE - CUT, &e), &e);
+    }
+    go_on(p, p->q.s, rows);
+}
+
+/* A sequence without a checkpoint evaluates its tokens again when it is cut, in a chunk, which may give other
+ * bits than single tokens. The sequence that it was forked from keeps its own. */
+static void check_cut(struct pair *p)
+{
+    read_singly(p, NULL, p->after_n);
+    read_singly(p, p->to, p->got);
+    assert_memory_equal(p->got, p->after_n, N_ROWS * p->q.vocab * sizeof(float));
+}
+
 static void each_goes_on_as_if_alone(void **state)
 {
     (void)state;
@@ -132,6 +156,7 @@ static void each_goes_on_as_if_alone(void **state)
         struct pair p = pair_open(models[i]);
         check_forks(&p);
         check_writes(&p);
+        check_cut(&p);
         pair_close(&p);
     }
 }

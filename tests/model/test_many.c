@@ -260,6 +260,46 @@ static void logits_come_beside_choices(void **state)
     crowd_close(&c);
 }
 
+/* What one sequence does wrong is named. */
+static void errors_name_the_sequence(void **state)
+{
+    enum { N = 3 };
+    struct crowd c;
+    struct moeflux_err e = {0};
+    int32_t ids[N] = {1, 2, 3}, next[N], expected[N];
+    struct moeflux_sampler *samplers[N];
+    const struct moeflux_sampler_options usual = moeflux_sampler_defaults();
+    (void)state;
+    crowd_open(&c, "tests/models/qwen-odd/mlx", 0);
+    uint64_t *none = calloc(c.vocab / 64 + 1, sizeof *none);
+    for (uint32_t i = 0; i < N; i++)
+        check_ok(moeflux_sampler_new(&samplers[i], &usual, c.vocab, NULL, &e), &e);
+    /* None changes if one cannot be evaluated. */
+    ids[1] = -1;
+    sequence_refused(moeflux_step_batched(c.list, ids, N, samplers, next, &e), &e, ERR_USAGE, "sequence 1: ");
+    sequence_refused(moeflux_eval_batched(c.list, ids, N, c.logits, &e), &e, ERR_USAGE, "sequence 1: ");
+    ids[1] = 2;
+    for (uint32_t i = 0; i < N; i++)
+        assert_int_equal(moeflux_session_position(c.list[i]), 0);
+    check_ok(moeflux_step_batched(c.list, ids, N, samplers, expected, &e), &e);
+    /* All others go on if one has no choice. */
+    for (uint32_t i = 0; i < N; i++) {
+        check_ok(moeflux_session_clear(c.list[i], &e), &e);
+        moeflux_sampler_reset(samplers[i]);
+        next[i] = 0;
+    }
+    expected[1] = -1;
+    moeflux_sampler_restrict(samplers[1], none);
+    sequence_refused(moeflux_step_batched(c.list, ids, N, samplers, next, &e), &e, ERR_USAGE, "sequence 1: ");
+    assert_memory_equal(next, expected, sizeof next);
+    for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(moeflux_session_position(c.list[i]), 1);
+        moeflux_sampler_free(samplers[i]);
+    }
+    free(none);
+    crowd_close(&c);
+}
+
 static void more_than_the_model_was_opened_for_is_refused(void **state)
 {
     struct crowd c;
@@ -304,6 +344,7 @@ int main(void)
         cmocka_unit_test(logits_come_beside_choices),
         cmocka_unit_test(sinks_and_windows),
         cmocka_unit_test(latents),
+        cmocka_unit_test(errors_name_the_sequence),
         cmocka_unit_test(more_than_the_model_was_opened_for_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

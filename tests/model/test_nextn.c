@@ -558,6 +558,64 @@ static void forks_and_saved_states_have_the_rows(void **unused)
     tmp_tree_remove(tmp);
 }
 
+static void save(struct moeflux_session *s, const char *path, uint8_t **bytes, size_t *n)
+{
+    struct moeflux_err e = {0};
+    check_ok(moeflux_session_save(s, path, MOEFLUX_STATE_V3, &e), &e);
+    *bytes = tmp_tree_read(path, n);
+}
+
+/* A chain of proposals leaves what a single one does, after which no row is dropped. */
+static void dropped_rows_of(const char *dir, const char *path)
+{
+    enum { PROMPT = 9, TOKENS = 22 };
+    struct moeflux_model *m;
+    struct moeflux_session *s, *single;
+    struct moeflux_err e = {0};
+    int32_t out[3];
+    size_t n, n_single;
+    uint8_t *bytes, *bytes_single;
+    check_ok(open_model(&m, dir, true, &e), &e);
+    check_ok(moeflux_session_new(&s, m, CONTEXT, &e), &e);
+    check_ok(moeflux_session_new(&single, m, CONTEXT, &e), &e);
+    eval(s, given.ids, PROMPT, (struct moeflux_outputs){0});
+    eval(single, given.ids, PROMPT, (struct moeflux_outputs){0});
+    for (uint32_t i = PROMPT; i < TOKENS; i++) {
+        uint32_t most = 1 + i % 3;
+        assert_int_equal(drafter_propose(s, given.ids[i], most, out, &e), most);
+        assert_int_equal(drafter_propose(single, given.ids[i], 1, out, &e), 1);
+        eval(s, given.ids + i, 1, (struct moeflux_outputs){0});
+        eval(single, given.ids + i, 1, (struct moeflux_outputs){0});
+    }
+    save(s, path, &bytes, &n);
+    save(single, path, &bytes_single, &n_single);
+    assert_int_equal(n, n_single);
+    assert_memory_equal(bytes, bytes_single, n);
+    free(bytes);
+    free(bytes_single);
+    moeflux_session_free(s);
+    moeflux_session_free(single);
+    moeflux_model_close(m);
+}
+
+static void dropped_rows_leave_no_states(void **unused)
+{
+    (void)unused;
+    char *tmp = tmp_tree_new();
+    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
+        char name[32];
+        if (!sources[i].golden && !sources[i].is_mixed)
+            continue;
+        make_given(&sources[i]);
+        given.is_reference = false;
+        snprintf(name, sizeof name, "%zu", i);
+        const char *dir = tmp_tree_path(tmp, name);
+        write_model(dir);
+        dropped_rows_of(dir, tmp_tree_path(tmp, "state"));
+    }
+    tmp_tree_remove(tmp);
+}
+
 static void a_checkpoint_without_the_layer_is_named(void **unused)
 {
     (void)unused;
@@ -577,6 +635,7 @@ int main(void)
         cmocka_unit_test(logits_are_those_of_the_layer_by_itself),
         cmocka_unit_test(converted_layers_have_the_same_logits),
         cmocka_unit_test(forks_and_saved_states_have_the_rows),
+        cmocka_unit_test(dropped_rows_leave_no_states),
         cmocka_unit_test(a_checkpoint_without_the_layer_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

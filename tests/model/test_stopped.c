@@ -1,6 +1,7 @@
-/* What a stopped evaluation leaves on a device that does not finish it: the memory of sequences that are
- * closed meanwhile, and a wait for the next evaluation. The device is the reference, which says that it is
- * busy as long as the test wants it.
+/* What a stopped evaluation leaves on a device that does not finish it: the memory of sequences and models
+ * that are closed meanwhile, and a wait for the next evaluation; and checkpoints that a device has no memory
+ * for. The device is the reference, which says that it is busy, or out of memory, as long as the test wants
+ * it.
  *
  * suites: check fast asan */
 #include <pthread.h>
@@ -16,12 +17,13 @@ enum { CONTEXT = 64 };
 static struct backend device;
 static atomic_bool is_busy;
 static atomic_uint n_waits;
+static const struct exec *busy; /* NULL: all are */
 
 static int wait_idle(struct exec *x, uint64_t ns, struct moeflux_err *e)
 {
-    (void)x, (void)ns, (void)e;
+    (void)ns, (void)e;
     n_waits++;
-    return is_busy ? 0 : 1;
+    return is_busy && (!busy || busy == x) ? 0 : 1;
 }
 
 static struct moeflux_model *open_with(const struct moeflux_options *o)
@@ -110,6 +112,93 @@ static void a_model_that_is_closed_frees_them(void **state)
     moeflux_model_close(m);
 }
 
+/* The drafter has its own batches, on weights that are partly the model's. */
+static void a_model_whose_drafter_is_busy_is_not_freed(void **state)
+{
+    (void)state;
+    struct moeflux_model *m = open_with(
+        &(struct moeflux_options){.dir = "tests/models/tiny-mtp", .device = "reference", .drafter = true});
+    struct stage *at = &m->drafter->stages[0];
+    at->exec->backend = &device;
+    busy = at->exec;
+    is_busy = at->is_stopped = true;
+    moeflux_model_close(m);
+    assert_string_equal(moeflux_model_get_info(m).dir, "tests/models/tiny-mtp");
+    is_busy = false;
+    busy = NULL;
+    moeflux_model_close(m);
+}
+
+/* ---- what is watched ---- */
+
+struct watcher {
+    uint32_t n_calls;
+    bool stops;
+};
+
+static bool count_calls(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    struct watcher *w = ctx;
+    (void)what, (void)unit, (void)done, (void)total;
+    w->n_calls++;
+    return !w->stops;
+}
+
+/* Tokens are watched until one has shown that they are quick. */
+static void a_stopped_token_is_no_quick_one(void **state)
+{
+    (void)state;
+    int32_t id = 3;
+    struct watcher w = {0};
+    struct moeflux_session *s;
+    struct moeflux_err e = {0};
+    struct moeflux_model *m = open_with(
+        &(struct moeflux_options){.dir = ODD, .device = "reference", .progress = {count_calls, &w}});
+    check_ok(moeflux_session_new(&s, m, CONTEXT, &e), &e);
+    w.stops = true;
+    assert_int_equal(moeflux_session_eval(s, &id, 1, &(struct moeflux_outputs){0}, &e), ERR_INTERRUPTED);
+    w = (struct watcher){0};
+    check_ok(moeflux_session_eval(s, &id, 1, &(struct moeflux_outputs){0}, &e), &e);
+    assert_true(w.n_calls > 0);
+    assert_int_equal(moeflux_session_position(s), 1);
+    moeflux_session_free(s);
+    moeflux_model_close(m);
+}
+
+/* ---- checkpoints without memory ---- */
+
+static int read_without_memory(struct exec *x, const struct exec_buffer *b, uint64_t off, void *dst,
+                               uint64_t bytes, struct moeflux_err *e)
+{
+    (void)x, (void)b, (void)off, (void)dst;
+    return err_set(e, ERR_NO_FIT, "%llu bytes to read through", (unsigned long long)bytes);
+}
+
+static void an_evaluation_does_without_a_checkpoint_that_does_not_fit(void **state)
+{
+    (void)state;
+    enum { N = 12 };
+    int32_t ids[N];
+    struct moeflux_session *s;
+    struct moeflux_err e = {0};
+    struct moeflux_model *m =
+        open_with(&(struct moeflux_options){.dir = ODD, .device = "reference", .chunk = 4});
+    device.read = read_without_memory;
+    for (int32_t i = 0; i < N; i++)
+        ids[i] = i + 1;
+    check_ok(moeflux_session_new(&s, m, CONTEXT, &e), &e);
+    moeflux_session_set_checkpoint_every(s, 4);
+    moeflux_session_checkpoint_at(s, 6); /* inside a chunk */
+    check_ok(moeflux_session_eval(s, ids, N, &(struct moeflux_outputs){0}, &e), &e);
+    moeflux_session_checkpoint_at(s, N + 1); /* where a chunk ends */
+    check_ok(moeflux_session_eval(s, ids, 1, &(struct moeflux_outputs){0}, &e), &e);
+    assert_int_equal(moeflux_session_list_checkpoints(s, NULL, 0), 0);
+    /* One that the caller asks for is refused. */
+    assert_int_equal(moeflux_session_checkpoint(s, &e), ERR_NO_FIT);
+    moeflux_session_free(s);
+    moeflux_model_close(m);
+}
+
 /* ---- who asks whether to go on ---- */
 
 struct caller {
@@ -179,6 +268,9 @@ int main(void)
         cmocka_unit_test(sequences_closed_while_the_device_is_busy_are_freed_later),
         cmocka_unit_test(a_new_sequence_finds_their_memory),
         cmocka_unit_test(a_model_that_is_closed_frees_them),
+        cmocka_unit_test(a_model_whose_drafter_is_busy_is_not_freed),
+        cmocka_unit_test(a_stopped_token_is_no_quick_one),
+        cmocka_unit_test(an_evaluation_does_without_a_checkpoint_that_does_not_fit),
         cmocka_unit_test(the_callback_is_asked_on_the_thread_of_the_evaluation),
         cmocka_unit_test(it_can_stop_what_waits_for_another_device),
     };

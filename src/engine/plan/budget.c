@@ -9,11 +9,6 @@
 #include "model/model_dir.h"
 #include "exec/exec.h"
 
-static uint64_t minus(uint64_t a, uint64_t b)
-{
-    return a > b ? a - b : 0;
-}
-
 /* Returns UINT64_MAX for a sum that overflows. */
 static uint64_t plus(uint64_t a, uint64_t b)
 {
@@ -27,7 +22,7 @@ static double mib(uint64_t bytes)
 }
 
 /* Leaves a tenth for others: the page cache of reads, the desktop, the program's own small allocations. */
-static uint64_t with_margin(uint64_t free_bytes)
+static uint64_t less_a_tenth(uint64_t free_bytes)
 {
     return free_bytes / 10 * 9;
 }
@@ -35,7 +30,7 @@ static uint64_t with_margin(uint64_t free_bytes)
 /* Returns the smaller of what was requested and what is free. Without a request it leaves a margin. */
 static uint64_t limit_of(uint64_t requested, uint64_t free_bytes)
 {
-    return requested ? size_min(requested, free_bytes) : with_margin(free_bytes);
+    return requested ? size_min(requested, free_bytes) : less_a_tenth(free_bytes);
 }
 
 /* A size without its unit is bytes: 0.00 MiB would hide that. */
@@ -122,7 +117,7 @@ static int share_host(const struct budget_request *w, uint64_t most, struct side
 static int share_apart(const struct budget_request *w, struct side gpu, struct side cpu, struct budget *out,
                        struct moeflux_err *e)
 {
-    uint64_t missing = minus(gpu.need, out->slot_bytes), floor = missing ? gpu.least : 0;
+    uint64_t missing = size_minus(gpu.need, out->slot_bytes), floor = missing ? gpu.least : 0;
     uint64_t most =
         w->memory_bytes ? limit_of(w->memory_bytes, w->host_free_bytes) : w->host_free_bytes / 4 * 3;
     /* If there is room for all experts, the host holds all: those on the device are copies, and none has to
@@ -137,8 +132,8 @@ static int share_apart(const struct budget_request *w, struct side gpu, struct s
             "%.2f MiB",
             w->memory_bytes ? "`memory_bytes` leaves" : "free host memory is", mib(most),
             mib(w->cpu_scratch_bytes), mib(least));
-    return share_host(w, minus(most, w->cpu_scratch_bytes), tier, cpu, &out->host_bytes, &out->cpu_slot_bytes,
-                      out, e);
+    return share_host(w, size_minus(most, w->cpu_scratch_bytes), tier, cpu, &out->host_bytes,
+                      &out->cpu_slot_bytes, out, e);
 }
 
 /* Divides the memory if device memory is host memory. room: bytes that the device has for experts. */
@@ -148,7 +143,7 @@ static int share_unified(const struct budget_request *w, uint64_t room, struct s
     uint64_t most = room;
     if (cpu.need) {
         uint64_t fixed = plus(plus(w->weights_bytes, w->scratch_bytes), w->cpu_scratch_bytes);
-        most = minus(with_margin(w->host_free_bytes), fixed);
+        most = size_minus(less_a_tenth(w->host_free_bytes), fixed);
         gpu.need = size_min(gpu.need, room);
     }
     most = w->memory_bytes ? size_min(most, w->memory_bytes) : most;
@@ -180,6 +175,6 @@ int budget_for_experts(const struct model_dir *m, const struct exec_caps *caps,
     uint64_t taken = plus(w->checkpoint_bytes * out->n_checkpoints,
                           caps->is_unified ? fixed + out->slot_bytes : out->host_bytes);
     taken = plus(taken, plus(out->cpu_slot_bytes, w->cpu_scratch_bytes));
-    out->map_bytes = minus(w->host_free_bytes, taken);
+    out->map_bytes = size_minus(w->host_free_bytes, taken);
     return rc;
 }

@@ -57,11 +57,6 @@ static uint64_t number_in(const char *dir, const char *file, const char *name)
     return find_number(path, name);
 }
 
-static uint64_t minus(uint64_t a, uint64_t b)
-{
-    return a > b ? a - b : 0;
-}
-
 /* Returns the bytes that one group leaves. Its usage includes the page cache, which does not count here: it
  * is dropped when memory is needed. */
 static uint64_t left_by(const char *dir, const struct cgroup *v)
@@ -71,9 +66,9 @@ static uint64_t left_by(const char *dir, const struct cgroup *v)
         return UINT64_MAX;
     for (size_t i = 0; i < sizeof v->caches / sizeof *v->caches; i++) {
         uint64_t cached = number_in(dir, "memory.stat", v->caches[i]);
-        usage = minus(usage, cached == UINT64_MAX ? 0 : cached);
+        usage = size_minus(usage, cached == UINT64_MAX ? 0 : cached);
     }
-    return minus(limit, usage);
+    return size_minus(limit, usage);
 }
 
 /* Finds this process's group of a version: the path after "7:memory:" or "0::". */

@@ -13,11 +13,6 @@ struct demand {
     uint64_t experts_least, experts_most; /* the parts of these that --memory bounds */
 };
 
-static uint64_t minus(uint64_t a, uint64_t b)
-{
-    return a > b ? a - b : 0;
-}
-
 /* Returns the demand: everything if device memory is host memory; else the experts that the device has no
  * room for, and the CPU's. */
 static struct demand demand_of(const struct load_plan *p, const struct model_dir *m,
@@ -30,7 +25,7 @@ static struct demand demand_of(const struct load_plan *p, const struct model_dir
     if (caps->is_unified)
         return (struct demand){fixed + scratch + floor, fixed + scratch + need + cpu, floor, need + cpu};
     uint64_t room = gpu_memory ? size_min(gpu_memory, caps->free_bytes) : caps->free_bytes / 10 * 9;
-    uint64_t missing = minus(need, minus(room, fixed));
+    uint64_t missing = size_minus(need, size_minus(room, fixed));
     floor = scratch + (missing ? size_min(need, one) : 0) + size_min(cpu, one);
     uint64_t most = size_max(scratch + missing + cpu, floor);
     return (struct demand){floor, most, floor, most};
@@ -51,7 +46,7 @@ static uint64_t part_of(uint64_t all, uint64_t least, uint64_t most, uint64_t su
 }
 
 /* Returns the free memory that a plan for `bytes` needs: a plan uses at most three quarters of it. */
-static uint64_t with_margin(uint64_t bytes)
+static uint64_t free_for(uint64_t bytes)
 {
     return bytes / 3 * 4 + 4;
 }
@@ -62,8 +57,8 @@ static int share_memory(struct load_share *shares, const struct demand *of, uint
 {
     struct demand sum = {0};
     for (uint32_t i = 0; i < n; i++) {
-        sum.least += with_margin(of[i].least);
-        sum.most += with_margin(of[i].most);
+        sum.least += free_for(of[i].least);
+        sum.most += free_for(of[i].most);
         sum.experts_least += of[i].experts_least;
         sum.experts_most += of[i].experts_most;
     }
@@ -74,8 +69,8 @@ static int share_memory(struct load_share *shares, const struct demand *of, uint
             (double)memory / 1048576.0, n, (double)sum.experts_least / 1048576.0);
     for (uint32_t i = 0; i < n; i++) {
         if (free_bytes != UINT64_MAX)
-            shares[i].host_free_bytes = part_of(free_bytes, with_margin(of[i].least), with_margin(of[i].most),
-                                                sum.least, sum.most, n);
+            shares[i].host_free_bytes =
+                part_of(free_bytes, free_for(of[i].least), free_for(of[i].most), sum.least, sum.most, n);
         if (memory)
             shares[i].memory_bytes = part_of(memory, of[i].experts_least, of[i].experts_most,
                                              sum.experts_least, sum.experts_most, n);

@@ -29,6 +29,11 @@ static int refuse_number(const struct moeflux_model *m, uint32_t n, struct moefl
     return err_set(e, ERR_USAGE, "a batch of %u sequences, expected 1 to %u", n, moeflux_max_batched(m));
 }
 
+int batched_blame(uint32_t idx, const struct moeflux_err *why, struct moeflux_err *e)
+{
+    return err_set(e, why->code, "sequence %u: %s", idx, why->text);
+}
+
 /* The ids of one sequence of a call. */
 struct share {
     const int32_t *ids;
@@ -46,18 +51,16 @@ static int check(const struct forward_call *c, struct moeflux_err *e)
     struct moeflux_session *const *list = c->list;
     const struct moeflux_model *m = list[0]->model;
     uint32_t n = arch_batch_sequences(&c->batch);
-    int rc = 0;
     if (c->n > m->max_chunk)
         return err_set(e, ERR_USAGE, "a batch of %u tokens, expected 1 to %u", c->n, m->max_chunk);
-    for (uint32_t i = 0; rc == 0 && i < n; i++) {
-        const struct share y = share_of(c, i);
+    for (uint32_t i = 0; i < n; i++) {
         for (uint32_t k = 0; k < i; k++)
             if (list[i] == list[k])
                 return err_set(e, ERR_USAGE, "sequences %u and %u of the batch are the same", k, i);
-        rc = list[i]->model == m ? sequence_check(list[i], y.ids, y.n, e)
-                                 : err_set(e, ERR_USAGE, "sequence %u is of another model than the first", i);
+        if (list[i]->model != m)
+            return err_set(e, ERR_USAGE, "sequence %u is of another model than the first", i);
     }
-    return rc;
+    return 0;
 }
 
 /* Fills choices [n]: those without a sampler leave their logits to the host. Returns NULL if all do. */
@@ -75,15 +78,37 @@ static struct device_choice *choices_of(const struct batched_token *tokens, uint
     return has_one ? choices : NULL;
 }
 
+static int prepare_one(struct moeflux_session *s, const struct share *y, struct moeflux_err *e)
+{
+    int rc = sequence_make_ready(s, e);
+    return rc < 0 ? rc : sequence_reserve(s, s->pos + y->n, e);
+}
+
+/* A batch of one does not name its sequence. */
+static int blame(uint32_t n, uint32_t idx, const struct moeflux_err *why, struct moeflux_err *e)
+{
+    return n > 1 ? batched_blame(idx, why, e) : err_set(e, why->code, "%s", why->text);
+}
+
+/* Checks all sequences before the first is prepared. */
 static int prepare(const struct forward_call *c, struct moeflux_err *e)
 {
+    uint32_t n = arch_batch_sequences(&c->batch);
+    struct moeflux_err why = {0};
     int rc = check(c, e);
-    for (uint32_t i = 0; rc == 0 && i < arch_batch_sequences(&c->batch); i++) {
-        rc = sequence_make_ready(c->list[i], e);
-        if (rc == 0)
-            rc = sequence_reserve(c->list[i], c->list[i]->pos + share_of(c, i).n, e);
+    if (rc < 0)
+        return rc;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct share y = share_of(c, i);
+        if (sequence_check(c->list[i], y.ids, y.n, &why) < 0)
+            return blame(n, i, &why, e);
     }
-    return rc;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct share y = share_of(c, i);
+        if (prepare_one(c->list[i], &y, &why) < 0)
+            return blame(n, i, &why, e);
+    }
+    return 0;
 }
 
 static int run(const struct forward_call *c, struct moeflux_err *e)

@@ -43,6 +43,8 @@ int batched_eval(struct batched_token *tokens, uint32_t n, const struct batched_
 /* Accepts the token and chooses the next one: takes the device's choice, or samples from the logits. */
 int batched_choose(const struct batched_token *t, struct sampler *sampler, int32_t *next,
                    struct moeflux_err *e);
+/* Adds the number of a sequence in a batch to why it failed; returns the code. */
+int batched_blame(uint32_t idx, const struct moeflux_err *why, struct moeflux_err *e);
 /* Returns the number of devices that an evaluation passes one after the other. */
 uint32_t batched_n_stages(const struct moeflux_model *m);
 /* Returns the most tokens of a prompt that are evaluated at once. Results depend on where a prompt is cut. */

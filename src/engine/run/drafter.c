@@ -133,21 +133,26 @@ void drafter_end(struct moeflux_session *s)
 /* Forgets all rows; the next one is that of position `pos`. */
 static void begin_at(struct drafter_rows *d, uint32_t pos)
 {
-    if (d->rows->pos > 0)
+    if (d->rows->pos > 0) {
         sequence_set_position(d->rows, 0, 0);
+        d->rows->needs_clear = d->rows->model->recurrent_state_bytes > 0;
+    }
     d->base = d->end = pos;
     d->n = 0;
 }
 
-/* Keeps the rows before position `pos` whose tokens are still those of the sequence. The row of the last
- * position before it stays as it is: its token may have changed, and its hidden state is gone. */
+/* Keeps the rows before position `pos` whose tokens are still those of the sequence, if the windows have
+ * them. The row of the last position before it stays as it is: its token may have changed, and its hidden
+ * state is gone. Fixed states stay, too. No drafter has a recurrence (model/drafter.c): the states are of the
+ * last few positions, or of one unfinished row, so that the next few proposals alone may be worse. */
 static void go_back(struct moeflux_session *s, uint32_t pos)
 {
     struct drafter_rows *d = &s->drafter;
     uint32_t same = 0, most = pos > d->base ? pos - d->base : 0;
     while (same < d->rows->pos && same + 1 < most && d->rows->history[same] == s->history[d->base + same + 1])
         same++;
-    if (same + 1 < most || d->rows->pos < most || most == 0) {
+    bool is_there = same + 1 >= most && d->rows->pos >= most && most > 0;
+    if (!is_there || !stores_holds_windows(d->rows, most)) {
         begin_at(d, pos);
         return;
     }
@@ -309,6 +314,7 @@ void drafter_put_back(struct moeflux_session *s, uint32_t n_rows, uint32_t base,
     for (uint32_t i = 0; i < n_rows; i++)
         r->history[i] = base + i + 1 < s->pos ? s->history[base + i + 1] : -1;
     sequence_set_position(r, n_rows, 0);
+    r->needs_clear = false;
     r->window_from = stores_first_in_windows(r->model, n_rows);
     d->base = base;
     d->n = n_waiting;
@@ -367,6 +373,56 @@ uint32_t drafter_n_waiting(const struct moeflux_session *s)
     return s->drafter.rows ? s->drafter.n : 0;
 }
 
+/* Copies the fixed states of the rows, which a chain of proposals changes. Returns 1; 0: there is no memory
+ * for the copy. */
+static int keep_states(struct moeflux_session *r, struct moeflux_err *e)
+{
+    struct stage *at = &r->model->stages[0];
+    struct stage_state *on = &r->on[0];
+    if (r->model->recurrent_state_bytes == 0)
+        return 1;
+    if (verify_reserve(r, 1) == 0)
+        return 0;
+    int rc = stage_enter(r->model, at, e);
+    if (rc < 0)
+        return rc;
+    exec_begin(at->exec);
+    exec_copy(at->exec, &on->drafted[0], 0, &on->recurrent, 0, on->recurrent.bytes);
+    rc = exec_finish(at->exec, e);
+    stage_give(at);
+    return rc < 0 ? rc : 1;
+}
+
+/* Drops the rows from `pos` on, and what they have made of the fixed states. */
+static void drop_rows(struct moeflux_session *r, uint32_t pos, uint32_t parity)
+{
+    struct stage_state *on = &r->on[0];
+    const struct exec_buffer after = on->recurrent;
+    if (r->model->recurrent_state_bytes) {
+        on->recurrent = on->drafted[0];
+        on->drafted[0] = after;
+    }
+    sequence_set_position(r, pos, parity);
+}
+
+/* Continues out [*n] up to `most` proposals, from the drafter's own hidden states. Their rows are dropped. */
+static int continue_alone(struct drafter_rows *d, uint32_t most, int32_t *out, uint32_t *n,
+                          struct moeflux_err *e)
+{
+    struct moeflux_session *r = d->rows;
+    uint32_t pos = r->pos, parity = r->parity;
+    int kept = *n < most ? keep_states(r, e) : 0, rc = kept < 0 ? kept : 0;
+    while (kept > 0 && rc == 0 && *n < most && r->pos < r->max_context) {
+        rc = likeliest(d, &out[*n - 1], 1, r->drafter.own, true, &out[*n], e);
+        *n += rc == 0;
+    }
+    if (rc < 0)
+        return give_up(d, rc);
+    if (r->pos > pos)
+        drop_rows(r, pos, parity);
+    return 0;
+}
+
 int drafter_propose(struct moeflux_session *s, int32_t id, uint32_t most, int32_t *out, struct moeflux_err *e)
 {
     struct drafter_rows *d = &s->drafter;
@@ -378,14 +434,7 @@ int drafter_propose(struct moeflux_session *s, int32_t id, uint32_t most, int32_
     if (rc < 0)
         return give_up(d, rc);
     d->n = 0;
-    uint32_t n_rows = d->rows->pos, n_out = 1;
-    while (rc == 0 && n_out < most && d->rows->pos < d->rows->max_context) {
-        rc = likeliest(d, &out[n_out - 1], 1, d->rows->drafter.own, true, &out[n_out], e);
-        n_out += rc == 0;
-    }
-    if (rc < 0 && give_up(d, rc) < 0)
-        return rc;
-    if (d->rows->pos > n_rows)
-        sequence_set_position(d->rows, n_rows, d->rows->parity);
-    return (int)n_out;
+    uint32_t n_out = 1;
+    rc = continue_alone(d, most, out, &n_out, e);
+    return rc < 0 ? rc : (int)n_out;
 }

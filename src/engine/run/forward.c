@@ -493,12 +493,7 @@ static bool await_chunks(struct worker *t, const struct worker *other, uint32_t 
     struct forward *l = t->forward;
     pthread_mutex_lock(&l->lock);
     while (other->n_done < n && !atomic_load(&l->stops)) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += SLICE_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&l->moved, &l->lock, &until);
+        clock_wait(&l->moved, &l->lock, SLICE_NS);
         pthread_mutex_unlock(&l->lock);
         if (is_caller(t))
             go_on(l);
@@ -793,8 +788,9 @@ static int run(struct forward *l, uint32_t *chunks, struct moeflux_err *e)
     *chunks = l->workers[n - 1].n_done;
     for (uint32_t i = n; i-- > 1;)
         leave_stage(&l->workers[i], rc);
-    l->m->step_ns = (clock_ns() - start) / l->call->n_chunks;
     if (rc == 0) {
+        /* Only what was finished says how long the next evaluation may take, and so whether it is watched. */
+        l->m->step_ns = (clock_ns() - start) / l->call->n_chunks;
         /* Zeros stood for weights whose file was truncated meanwhile. */
         rc = n_repaired == mapped_n_repaired() ? 0 : forward_check_files(l->m, e);
         rc = rc ? rc : hand_out_hidden(l, e);
@@ -822,8 +818,7 @@ int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_e
                         .has_threads = c->n_chunks > 1,
                         .is_watched = has_prompts_alone(c) || m->step_ns > QUICK_NS,
                         .is_only_one = c->n_chunks == 1 && (m->trace || m->prefer.margin > 0 || o->hidden),
-                        .lock = PTHREAD_MUTEX_INITIALIZER,
-                        .moved = PTHREAD_COND_INITIALIZER};
+                        .lock = PTHREAD_MUTEX_INITIALIZER};
     uint32_t chunks = 0;
     assert(m->n_stages > 0 && m->n_stages <= MOEFLUX_MAX_DEVICES);
     /* The hidden states of a token in flight would overwrite those that the host still reads, and a drafter
@@ -834,6 +829,8 @@ int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_e
     for (uint32_t i = 0; i < m->n_stages; i++)
         l.workers[i] = (struct worker){.forward = &l, .idx = i};
     *n_done = 0;
+    if (clock_init_cond(&l.moved))
+        return err_set(e, ERR_MEMORY, "out of memory for a condition");
     int rc = o->hidden ? make_hidden_buffers(m, e) : 0;
     if (rc == 0)
         rc = forward_check_files(m, e);
@@ -844,6 +841,7 @@ int forward_run(const struct forward_call *c, uint32_t *n_done, struct moeflux_e
     if (rc < 0) {
         /* Nothing has begun, so the states stay as they are, as after a chunk that is stopped. */
         s->is_stopped = !c->is_batched;
+        pthread_cond_destroy(&l.moved);
         return rc;
     }
     s->is_stopped = l.is_watched && !c->is_batched;

@@ -133,12 +133,7 @@ static bool await_end(struct rows_reading *r, const struct exec *x)
     bool goes_on = true;
     pthread_mutex_lock(&r->lock);
     while (r->is_running && goes_on) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_nsec += SLICE_NS;
-        until.tv_sec += until.tv_nsec / 1000000000;
-        until.tv_nsec %= 1000000000;
-        pthread_cond_timedwait(&r->ended, &r->lock, &until);
+        clock_wait(&r->ended, &r->lock, SLICE_NS);
         if (!x || !r->is_running)
             continue;
         pthread_mutex_unlock(&r->lock);
@@ -217,13 +212,15 @@ static int open_tables(struct ngram_rows *r, const struct ngram_rows_options *o,
 static int open_words(struct ngram_rows *r, const struct model_dir *m, struct moeflux_err *e)
 {
     uint32_t expected = config_first(&m->config, PART_NGRAMS)->ngrams.table.n_words;
+    struct moeflux_err own = {0};
+    e = e ? e : &own;
     if (!expected)
         return 0;
     if (!m->tokenizer_path)
         return err_set(e, ERR_UNSUPPORTED, "%s: no tokenizer, n-gram rows need the tokens' texts", m->path);
     struct tokenizer *t = tokenizer_open(m->tokenizer_path, e);
     if (!t)
-        return e->code;
+        return (int)e->code;
     r->words_of = mem_new(m->config.vocab_size, sizeof *r->words_of, e);
     int64_t n = r->words_of ? words_of_tokens(t, m->config.vocab_size, r->words_of, e) : ERR_MEMORY;
     tokenizer_free(t);
@@ -240,8 +237,12 @@ static int open_reading(struct ngram_rows *r, const struct ngram_rows_options *o
     struct rows_reading *g = r->reading = mem_new(1, sizeof *g, e);
     if (!g)
         return ERR_MEMORY;
+    if (clock_init_cond(&g->ended)) {
+        free(g);
+        r->reading = NULL;
+        return err_set(e, ERR_MEMORY, "out of memory for a condition");
+    }
     pthread_mutex_init(&g->lock, NULL);
-    pthread_cond_init(&g->ended, NULL);
     g->job.run = run;
     g->dir = o->dir;
     g->tables = r->tables;

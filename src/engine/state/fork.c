@@ -101,8 +101,8 @@ int moeflux_session_fork(struct moeflux_session *to, struct moeflux_session *fro
     if (null)
         return null;
     int rc = check(to, from, pos, e);
-    /* Other threads may fork it at the same time: one that is ready is only read. */
-    if (rc == 0 && (from->is_stopped || from->needs_clear))
+    /* Other threads may fork it at the same time: one that is ready, or empty, is only read. */
+    if (rc == 0 && pos > 0 && (from->is_stopped || from->needs_clear))
         rc = sequence_make_ready(from, e);
     if (rc == 0)
         rc = pos == 0 ? moeflux_session_clear(to, e) : sequence_recover(to, e);

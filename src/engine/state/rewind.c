@@ -88,6 +88,10 @@ int moeflux_session_truncate(struct moeflux_session *s, uint32_t pos, struct moe
     rc = go_to(s, c, e);
     if (rc < 0 || from == pos)
         return rc;
+    /* Other sequences may have the blocks of the rows that are written again. */
+    rc = sequence_reserve(s, pos, e);
+    if (rc < 0)
+        return rc;
     return sequence_run(s, s->history + from, pos - from, &(struct moeflux_outputs){0}, "reading again", e);
 }
 

@@ -246,11 +246,6 @@ static void write_row(const struct job *j, uint32_t t, uint32_t head, const floa
         dst[i] *= sums[i] / total;
 }
 
-static float sum_of_lanes(const float *x)
-{
-    return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
-}
-
 static float *partial_at(const struct job *j, uint32_t t, uint32_t head, uint32_t split)
 {
     uint64_t row = (uint64_t)t * j->call->n_heads + head;
@@ -296,7 +291,7 @@ static void end_rows(const struct job *j, const struct attention_tile *t, uint32
     for (uint32_t i = 0; i < t->n_rows; i++) {
         const struct row at = row_of(j, kv_head, first_row + i);
         const float *sums = t->sums + (uint64_t)i * j->value_dim;
-        float total = sum_of_lanes(t->total + (uint64_t)i * VEC_LANES);
+        float total = loops_sum_lanes(t->total + (uint64_t)i * VEC_LANES);
         if (j->by.n_splits == 1) {
             write_row(j, at.token, at.head, sums, total);
             continue;

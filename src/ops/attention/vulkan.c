@@ -109,14 +109,6 @@ static uint32_t at_least_one(uint32_t n)
     return n ? n : 1;
 }
 
-static uint32_t power_of_two_from(uint32_t n)
-{
-    uint32_t p = 1;
-    while (p < n)
-        p *= 2;
-    return p;
-}
-
 /* Returns the lanes that share a row. The rows that a subgroup looks at concurrently lie in one block of the
  * cache. */
 static uint32_t lanes_for(uint32_t subgroup, uint32_t dim)

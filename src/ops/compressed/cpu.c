@@ -246,11 +246,6 @@ static void begin_heads(const struct job *j, struct room *r, uint32_t t, uint32_
     }
 }
 
-static float sum_of_lanes(const float *x)
-{
-    return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
-}
-
 static void attend_heads(void *ctx, uint32_t block, uint32_t thread)
 {
     const struct job *j = ctx;
@@ -275,7 +270,7 @@ static void attend_heads(void *ctx, uint32_t block, uint32_t thread)
     }
     for (uint32_t i = 0; i < r.tile.n_rows; i++) {
         float *dst = host_floats_mut(c->dst) + ((uint64_t)t * s->n_heads + h + i) * s->dim;
-        float total = sum_of_lanes(r.tile.total + (uint64_t)i * VEC_LANES);
+        float total = loops_sum_lanes(r.tile.total + (uint64_t)i * VEC_LANES);
         for (uint32_t k = 0; k < s->dim; k++)
             dst[k] = r.tile.sums[(uint64_t)i * r.tile.value_dim + k] / total;
         turn_last(j, r.angles, dst);

@@ -10,12 +10,6 @@ enum { ROW_GROUP = 128, ATTEND_GROUP = 256, LANE_UNITS = 4, HELD_UNITS = 16 };
 /* The constants of attend.comp after those of kv_cache.h. */
 enum { HEADS_SPEC = KV_N_SPEC, STREAMS_SPEC, ATTEND_N_SPEC };
 
-static uint32_t group_of(const struct exec_caps *caps, uint32_t wanted)
-{
-    uint32_t most = caps->max_workgroup - caps->max_workgroup % caps->subgroup_size;
-    return (uint32_t)size_min(size_round_up(wanted, caps->subgroup_size), most);
-}
-
 /* Returns the bytes of shared memory of attend.comp. */
 static uint64_t attend_bytes(const struct compressed_shape *s, uint32_t heads, uint32_t subgroup,
                              uint32_t group)
@@ -28,7 +22,7 @@ static int open_attend(struct compressed *op, struct exec *x, struct moeflux_err
 {
     const struct compressed_shape *s = &op->shape;
     const struct exec_caps caps = exec_get_caps(x);
-    uint32_t group = group_of(&caps, ATTEND_GROUP), subgroup = caps.subgroup_size;
+    uint32_t group = exec_workgroup(&caps, ATTEND_GROUP), subgroup = caps.subgroup_size;
     uint32_t units = div_up(s->dim / 4, subgroup);
     op->gpu.heads = s->n_heads > 1 && units <= LANE_UNITS ? 2 : 1;
     bool streams = exec_has_few_registers(&caps) && units * (2 * op->gpu.heads + 4) > HELD_UNITS;
@@ -53,7 +47,7 @@ int compressed_vulkan_open(struct compressed *op, struct exec *x, struct moeflux
     const struct compressed_shape *s = &op->shape;
     const struct exec_caps caps = exec_get_caps(x);
     const uint32_t spec[KV_N_SPEC] = {caps.subgroup_size,
-                                      group_of(&caps, (uint32_t)size_min(s->dim, ROW_GROUP)),
+                                      exec_workgroup(&caps, size_min(s->dim, ROW_GROUP)),
                                       s->dim,
                                       s->rope_dim,
                                       s->ratio,

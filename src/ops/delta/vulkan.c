@@ -154,8 +154,7 @@ static int open_chunk_kernels(struct delta *op, struct exec *x, const struct del
 /* Returns the lanes of a workgroup for `rows` rows of a head. */
 static uint32_t decode_group(const struct exec_caps *c, uint32_t rows, uint32_t parts, uint32_t most)
 {
-    uint64_t lanes = size_round_up(size_min((uint64_t)rows * parts, most), c->subgroup_size);
-    return (uint32_t)size_min(lanes, c->max_workgroup - c->max_workgroup % c->subgroup_size);
+    return exec_workgroup(c, size_min((uint64_t)rows * parts, most));
 }
 
 /* One way to run delta_decode: workgroups of a head, their lanes, lanes of a row. */

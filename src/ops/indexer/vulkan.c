@@ -21,12 +21,6 @@ enum { WEIGHTED_SPEC = KV_N_SPEC, BLOCK_SPEC, SCORES_N_SPEC };
 /* Those of indexer/prepare.comp. */
 enum { POOLED_SPEC = KV_N_SPEC, PREPARE_N_SPEC };
 
-static uint32_t group_of(const struct exec_caps *caps, uint32_t wanted)
-{
-    uint32_t most = caps->max_workgroup - caps->max_workgroup % caps->subgroup_size;
-    return (uint32_t)size_min(size_round_up(wanted, caps->subgroup_size), most);
-}
-
 /* Returns the bytes of shared memory of indexer/scores.comp: a part of a tile's rows and queries, and its
  * products. */
 static uint64_t shared_bytes(uint32_t group, uint32_t n_vectors)
@@ -41,7 +35,7 @@ static int open_scores(struct indexer *op, struct exec *x, struct moeflux_err *e
     const struct indexer_shape *s = &op->shape;
     const struct exec_caps caps = exec_get_caps(x);
     uint32_t spec[SCORES_N_SPEC] = {caps.subgroup_size,
-                                    group_of(&caps, SCORE_GROUP),
+                                    exec_workgroup(&caps, SCORE_GROUP),
                                     s->dim,
                                     s->n_heads,
                                     1,
@@ -66,7 +60,7 @@ int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *
     const struct indexer_shape *s = &op->shape;
     const struct exec_caps caps = exec_get_caps(x);
     const uint32_t prepare[PREPARE_N_SPEC] = {caps.subgroup_size,
-                                              group_of(&caps, (uint32_t)size_min(s->dim, PREPARE_GROUP)),
+                                              exec_workgroup(&caps, size_min(s->dim, PREPARE_GROUP)),
                                               s->dim,
                                               s->rotary_dim,
                                               indexer_row_ratio(s),
@@ -74,8 +68,8 @@ int indexer_vulkan_open(struct indexer *op, struct exec *x, struct moeflux_err *
                                               s->interleaved,
                                               [KV_SPEC] = s->kv_type,
                                               [POOLED_SPEC] = s->pooled};
-    const uint32_t choose[] = {caps.subgroup_size, group_of(&caps, CHOOSE_GROUP)};
-    const uint32_t groups[] = {caps.subgroup_size, group_of(&caps, GROUPS_GROUP), s->finds};
+    const uint32_t choose[] = {caps.subgroup_size, exec_workgroup(&caps, CHOOSE_GROUP)};
+    const uint32_t groups[] = {caps.subgroup_size, exec_workgroup(&caps, GROUPS_GROUP), s->finds};
     op->gpu.lanes = groups[1];
     int rc = s->groups ? exec_kernel(x, &op->gpu.groups, "indexer_groups", sizeof(struct indexer_groups_args),
                                      groups, 3, e)

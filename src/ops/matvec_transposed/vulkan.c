@@ -12,12 +12,6 @@
  * another. FEW_TOKENS: TRANSPOSED_TOKENS where lanes have few registers (exec_has_few_registers). */
 enum { ONE_GROUP = 512, FEW_TOKENS = 4 };
 
-static uint32_t group_of(const struct exec_caps *caps, uint32_t most)
-{
-    uint32_t group = (uint32_t)size_min(most, caps->max_workgroup);
-    return (uint32_t)size_max(group - group % caps->subgroup_size, caps->subgroup_size);
-}
-
 int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, struct moeflux_err *e)
 {
     enum { LANES = 32, GROUP_SPEC = 1, TOKENS_SPEC = 3 };
@@ -27,7 +21,8 @@ int matvec_transposed_vulkan_open(struct matvec_transposed *op, struct exec *x, 
     snprintf(name, sizeof name, "%s%s", is_uneven ? "matvec_transposed_plain" : "matvec_transposed_groups",
              gemv_suffix(format_set(op->w.format)));
     const uint32_t bytes = sizeof(struct matvec_transposed_args), n_spec = is_uneven ? 4 : 5;
-    uint32_t group = group_of(&caps, 256), one_group = is_uneven ? group : group_of(&caps, ONE_GROUP);
+    uint32_t group = exec_workgroup(&caps, 256),
+             one_group = is_uneven ? group : exec_workgroup(&caps, ONE_GROUP);
     /* lanes of eight columns each; all others share their rows */
     uint32_t lanes = (uint32_t)size_min(LANES, group);
     uint32_t spec[] = {caps.subgroup_size, one_group, format_constant(format_set(op->w.format)), 1, lanes};

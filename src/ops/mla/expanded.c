@@ -152,8 +152,7 @@ int mla_expanded_open(struct mla_expanded *op, struct exec *x, const struct mla_
     op->from = FROM;
     op->type = type_for(&caps);
     op->room = ROOM;
-    uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);
-    group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
+    uint32_t group = exec_workgroup(&caps, 256);
     const uint32_t rows[KV_N_SPEC] = {caps.subgroup_size, group, op->type, [KV_SPEC] = s->kv_type};
     const struct attention_shape attention = attention_of(s, op->type);
     int rc = exec_kernel_later(x, &op->rows, "mla_gather_rows", sizeof(struct mla_gather_rows_args), rows,
@@ -194,13 +193,13 @@ bool mla_expanded_is_faster(const struct mla_expanded *op, const struct mla_shap
 }
 
 /* The heads that are computed at a time: n_heads from `first` on. */
-struct part {
+struct some_heads {
     struct scratch at;
     uint32_t first, n_heads, n_pos;
 };
 
 static void run_transpose(const struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
-                          const struct mla_call *call, const struct part *p)
+                          const struct mla_call *call, const struct some_heads *p)
 {
     const struct weights *w = &call->matrices->stored; /* the keys' operation has loaded its code books */
     bool is_basic = format_is_basic(w->format);
@@ -222,7 +221,7 @@ static void run_transpose(const struct mla_expanded *op, struct exec *x, const s
 
 /* Makes keys and values of positions [pos, pos + n). */
 static void run_block(const struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
-                      const struct mla_call *call, const struct part *p, uint32_t pos, uint32_t n)
+                      const struct mla_call *call, const struct some_heads *p, uint32_t pos, uint32_t n)
 {
     uint64_t rows = (uint64_t)pos * p->n_heads;
     const struct mla_gather_rows_args a = {.blocks = call->blocks,
@@ -257,7 +256,7 @@ static void run_block(const struct mla_expanded *op, struct exec *x, const struc
 }
 
 static void run_attention(const struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
-                          const struct mla_call *call, const struct part *p)
+                          const struct mla_call *call, const struct some_heads *p)
 {
     uint64_t q = (uint64_t)p->first * key_dim(s), dst = (uint64_t)p->first * s->v_dim;
     attention_run(&op->attention, x,
@@ -281,7 +280,7 @@ void mla_expanded_run(const struct mla_expanded *op, struct exec *x, const struc
     uint32_t n_pos = call->pos + call->n, n_heads = heads_for(s, op->type, op->room, n_pos);
     const struct scratch at = lay_out(s, op->type, n_heads, n_pos, scratch);
     for (uint32_t first = 0; first < s->n_heads; first += n_heads) {
-        const struct part p = {at, first, (uint32_t)size_min(n_heads, s->n_heads - first), n_pos};
+        const struct some_heads p = {at, first, (uint32_t)size_min(n_heads, s->n_heads - first), n_pos};
         if (!s->keys_by_rows)
             run_transpose(op, x, s, call, &p);
         for (uint32_t pos = 0; pos < n_pos; pos += BLOCK)

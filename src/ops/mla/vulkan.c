@@ -10,8 +10,7 @@
 int mla_vulkan_open(struct mla *op, struct exec *x, struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
-    uint32_t group = (uint32_t)size_min(256, caps.max_workgroup);
-    op->gpu.prepare_group = (uint32_t)size_max(group - group % caps.subgroup_size, caps.subgroup_size);
+    op->gpu.prepare_group = exec_workgroup(&caps, 256);
     const uint32_t spec[KV_N_SPEC] = {
         caps.subgroup_size, op->gpu.prepare_group, op->shape.interleaved,
         op->shape.latent_dim + op->shape.rope_dim, [KV_SPEC] = op->shape.kv_type};
@@ -49,14 +48,6 @@ void mla_prepare_vulkan(const void *self, const void *what, struct exec *x)
                   call->n, 1);
 }
 
-static uint32_t next_pow2(uint32_t n)
-{
-    uint32_t p = 1;
-    while (p < n)
-        p *= 2;
-    return p;
-}
-
 /* Returns the bytes of shared memory of kernels/mla/values.comp: the vector with its gaps, and four sums of
  * each invocation. */
 static uint64_t shared_bytes(const struct exec_caps *c, const struct mla_shape *s, uint32_t subgroups)
@@ -69,7 +60,7 @@ static uint64_t shared_bytes(const struct exec_caps *c, const struct mla_shape *
 static uint32_t subgroups_for(const struct exec_caps *c, const struct mla_shape *s, const struct gemv_plan *p)
 {
     uint32_t rows = p->spec[GEMV_ROWS], split = p->spec[GEMV_SPLIT], least = p->workgroup / c->subgroup_size;
-    uint32_t n = split * next_pow2(div_up(s->v_dim, rows));
+    uint32_t n = split * power_of_two_from(div_up(s->v_dim, rows));
     while (n > split &&
            (n * c->subgroup_size > c->max_workgroup || shared_bytes(c, s, n) > c->max_shared_bytes))
         n /= 2;

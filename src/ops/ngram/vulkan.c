@@ -9,8 +9,7 @@ int ngram_vulkan_open(struct ngram *op, struct exec *x, struct moeflux_err *e)
 {
     const struct ngram_shape *s = &op->shape;
     const struct exec_caps caps = exec_get_caps(x);
-    uint32_t most = caps.max_workgroup - caps.max_workgroup % caps.subgroup_size;
-    uint32_t group = (uint32_t)size_min(size_round_up(WORKGROUP, caps.subgroup_size), most);
+    uint32_t group = exec_workgroup(&caps, WORKGROUP);
     const uint32_t gate[] = {caps.subgroup_size, group}, conv[] = {caps.subgroup_size, group, s->taps};
     op->gpu.workgroup = group;
     int rc = exec_kernel(x, &op->gpu.gate, "ngram_gate", sizeof(struct ngram_gate_args), gate, 2, e);

@@ -43,9 +43,7 @@ static uint64_t stage_floats(const struct ssd_shape *s, uint32_t blocks)
 static int open_norm(struct ssd *op, struct exec *x, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(x);
-    uint32_t most = caps.max_workgroup - caps.max_workgroup % caps.subgroup_size;
-    const uint32_t norm[] = {caps.subgroup_size,
-                             (uint32_t)size_min(size_round_up(NORM_GROUP, caps.subgroup_size), most)};
+    const uint32_t norm[] = {caps.subgroup_size, exec_workgroup(&caps, NORM_GROUP)};
     return exec_kernel(x, &op->gpu.norm, "ssd_norm", sizeof(struct ssd_norm_args), norm, 2, e);
 }
 
@@ -62,10 +60,9 @@ int ssd_vulkan_open(struct ssd *op, struct exec *x, struct moeflux_err *e)
                        "Mamba-2: heads of %u channels and %u states do not fit %u bytes of shared memory",
                        s->head_dim, s->state_dim, caps.max_shared_bytes);
     uint32_t rows = exec_has_few_registers(&caps) ? FEW_ROWS : ROWS;
-    uint64_t lanes = size_round_up((uint64_t)div_up(s->head_dim / blocks, rows) * parts, caps.subgroup_size);
-    uint32_t most = caps.max_workgroup - caps.max_workgroup % caps.subgroup_size;
+    uint64_t lanes = (uint64_t)div_up(s->head_dim / blocks, rows) * parts;
     uint32_t spec[SCAN_N_SPEC] = {[SCAN_SUBGROUP] = caps.subgroup_size,
-                                  [SCAN_WORKGROUP] = (uint32_t)size_min(lanes, most),
+                                  [SCAN_WORKGROUP] = exec_workgroup(&caps, lanes),
                                   [SCAN_PARTS] = parts,
                                   [SCAN_STATE] = s->state_dim,
                                   [SCAN_HEAD_DIM] = s->head_dim,

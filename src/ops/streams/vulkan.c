@@ -8,8 +8,7 @@ enum { WORKGROUP = 256 };
 int streams_vulkan_open(struct streams *op, struct exec *x, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(x);
-    uint32_t most = caps.max_workgroup - caps.max_workgroup % caps.subgroup_size;
-    uint32_t group = (uint32_t)size_min(size_round_up(WORKGROUP, caps.subgroup_size), most);
+    uint32_t group = exec_workgroup(&caps, WORKGROUP);
     const uint32_t spec[] = {caps.subgroup_size, group, div_up(op->shape.hidden / 4, group)};
     const uint32_t joined[] = {caps.subgroup_size, group, op->shape.n_streams};
     op->gpu.workgroup = group;

@@ -606,7 +606,8 @@ static void add_frame(const struct tool_form *f, bool many, struct tool_grammar 
 int tool_form_grammar(const struct tool_form *f, const struct tool_choice *c, struct str *out,
                       struct moeflux_err *e)
 {
-    struct tool_grammar g = {.rules = out, .where = c->where, .e = e};
+    struct moeflux_err own = {0};
+    struct tool_grammar g = {.rules = out, .where = c->where, .e = e ? e : &own};
     int rc = 0;
     bool is_gemma = f->write == tool_write_gemma;
     json_schema_add_json(is_gemma ? GEMMA_QUOTE : NULL, out);

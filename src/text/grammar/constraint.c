@@ -290,6 +290,8 @@ static struct state_tokens *state_tokens_of(struct masks *m, uint32_t state, uin
 
 static int add_place(struct masks *m, struct matcher_place place, uint64_t *bits, struct moeflux_err *e)
 {
+    struct moeflux_err own = {0};
+    e = e ? e : &own;
     const struct matcher_stack top = *matcher_get_stack(m->matcher, place.stack);
     bool is_loop = place.stack != MATCHER_BOTTOM && top.kind == FRAME_LOOP;
     struct state_tokens *r = state_tokens_of(m, place.state, is_loop ? top.value : STATE_TOKENS_NO_LOOP, e);
