@@ -210,7 +210,7 @@ void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uin
     if (!takes_groups(v, &w))
         return;
     if (x->is_watched) {
-        vulkan_dispatch_watched(v, &w);
+        vulkan_dispatch_watched(v, &w, v->gpu.cuts_dispatches && !k->is_one_piece);
         return;
     }
     vulkan_order_after(v, RECORDED_DISPATCH);

@@ -3,6 +3,7 @@
 #ifndef MOEFLUX_EXEC_KERNEL_H
 #define MOEFLUX_EXEC_KERNEL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "exec/exec.h"
@@ -12,6 +13,8 @@ struct kernel {
     int pipeline; /* private */
     uint32_t label;
     uint32_t args_bytes;
+    /* its workgroups depend on each other: a dispatch is never cut, so a stop leaves it whole or undone */
+    bool is_one_piece;
 };
 
 /* Starts to compile kernels/<name>.comp on another thread (exec_await_kernels waits for it); to be called at

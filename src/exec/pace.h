@@ -3,8 +3,9 @@
  *
  * Desktop drivers kill work that keeps a device busy for seconds, and Ctrl-C has to wait for what is
  * queued. The estimate is the number of workgroups times what a workgroup of the same kernel took last. A
- * dispatch that would exceed the limit runs in pieces: workgroups do not depend on each other, so the
- * results are the same bit by bit however the work is cut. */
+ * dispatch that would exceed the limit runs in pieces. Workgroups of these kernels do not depend on each
+ * other, so the results are the same bit by bit however the work is cut. Where they do (kernel.is_one_piece),
+ * a dispatch runs whole. */
 #ifndef MOEFLUX_EXEC_PACE_H
 #define MOEFLUX_EXEC_PACE_H
 

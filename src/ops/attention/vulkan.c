@@ -288,6 +288,8 @@ static int open_fresh(struct attention *op, struct exec *x, const struct exec_ca
         if (rc == 0)
             rc = exec_kernel_later(x, &r->each, "attention_decode_each", sizeof(struct each_args), spec,
                                    DECODE_N_SPEC, e);
+        /* The last workgroup knows itself by a counter, which a part of a dispatch would leave raised. */
+        r->kernel.is_one_piece = r->each.is_one_piece = spec[MERGED_SPEC] > 1;
     }
     return rc < 0 ? rc : open_counters(op, x, e);
 }
