@@ -159,8 +159,7 @@ int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32
     k->label = exec_find_label(x, label);
     k->pipeline =
         pipeline_find(&vulkan_of(x)->pipelines, name, uses_khr(x) && has_matrices(name), spec, n_spec, e);
-    return k->pipeline < 0 ? k->pipeline
-                           : pace_reserve(&vulkan_of(x)->pace, (uint32_t)k->pipeline + 1, e);
+    return k->pipeline < 0 ? k->pipeline : pace_reserve(&vulkan_of(x)->pace, (uint32_t)k->pipeline + 1, e);
 }
 
 int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
@@ -196,6 +195,14 @@ static bool takes_groups(struct exec_vulkan *v, const struct stream_work *w)
             v->pipelines.all[w->pipeline].name, n[0], n[1], n[2], v->gpu.info.name, most[0], most[1],
             most[2]);
     return false;
+}
+
+bool exec_has_scratch(struct exec *x, const char *what, uint64_t bytes, uint64_t room)
+{
+    if (bytes > room && !x->fault.code)
+        err_set(&x->fault, ERR_NO_FIT, "%s: %llu bytes of scratch memory, needs %llu", what,
+                (unsigned long long)room, (unsigned long long)bytes);
+    return bytes <= room;
 }
 
 void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,

@@ -17,6 +17,10 @@ struct kernel {
     bool is_one_piece;
 };
 
+/* Returns whether `bytes` of scratch memory, which kernels of the operation `what` write, are at most the
+ * `room` that the caller has; if not, fails the batch. */
+bool exec_has_scratch(struct exec *x, const char *what, uint64_t bytes, uint64_t room);
+
 /* Starts to compile kernels/<name>.comp on another thread (exec_await_kernels waits for it); to be called at
  * open. spec: its specialisation constants. */
 int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
