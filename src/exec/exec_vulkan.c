@@ -197,14 +197,6 @@ static bool takes_groups(struct exec_vulkan *v, const struct stream_work *w)
     return false;
 }
 
-bool exec_has_scratch(struct exec *x, const char *what, uint64_t bytes, uint64_t room)
-{
-    if (bytes > room && !x->fault.code)
-        err_set(&x->fault, ERR_NO_FIT, "%s: %llu bytes of scratch memory, needs %llu", what,
-                (unsigned long long)room, (unsigned long long)bytes);
-    return bytes <= room;
-}
-
 void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uint32_t gx, uint32_t gy,
                    uint32_t gz)
 {

@@ -1,7 +1,7 @@
 /* The scratch memory that attention's parts reserve, against what their calls write: over families, dims as
  * published, chunks, positions and types of the KV cache, on a device like an H200 that need not be there.
  *
- * suites: check fast asan */
+ * suites: check vulkan fast asan */
 #include <jansson.h>
 
 #include "arch/index.h"
