@@ -20,7 +20,7 @@ struct pace {
     struct pace_kernel {
         double group_ns; /* duration of one workgroup */
         bool has_run, is_known;
-    } *kernels; /* [cap], index: the kernel's number */
+    } * kernels; /* [cap], index: the kernel's number */
     size_t cap;
 };
 
