@@ -182,7 +182,7 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
     struct part_room *r = &a->room;
     const struct config *c = r->config;
     struct part_needs needs[PART_KINDS] = {0};
-    const struct part_most most = {r->max_chunk, r->max_batched};
+    const struct part_most most = {r->max_chunk, r->max_batched, r->kv_type};
     const struct part_needs all = measure(c, r->layers, caps, &most, needs);
     uint64_t n = r->max_chunk;
     for (uint32_t kind = 0; kind < PART_KINDS; kind++)
@@ -211,12 +211,13 @@ static void allocate(struct arch *a, const struct exec_caps *caps, struct scratc
 }
 
 uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, const struct exec_caps *caps,
-                            uint32_t max_chunk, uint32_t max_batched)
+                            enum kv_type kv_type, uint32_t max_chunk, uint32_t max_batched)
 {
     struct arch a = {.room = {.config = c,
                               .layers = layers,
                               .max_chunk = max_chunk,
                               .max_batched = max_batched,
+                              .kv_type = kv_type,
                               .uses_f16 = caps->prompt_is_f16}};
     struct scratch count = {0};
     allocate(&a, caps, &count);
@@ -229,7 +230,8 @@ uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, u
     const struct experts_shape experts = {
         .top_k = c->top_k, .hidden = config_expert_hidden(c), .inner = c->moe_inner};
     struct part_needs needs[PART_KINDS] = {0};
-    const struct part_most most = {max_chunk, 1}; /* the widest does not depend on sequences */
+    /* The widest product does not depend on the rest. */
+    const struct part_most most = {.chunk = max_chunk, .batched = 1};
     uint64_t widest = measure(c, (struct arch_span){0, c->n_layers}, caps, &most, needs).widest;
     return caps->is_native
                ? size_max(linear_cpu_host_bytes((uint32_t)widest, max_chunk, caps->has_fixed),

@@ -244,7 +244,7 @@ struct arch;
 struct arch_stores arch_stores_of(const struct config *c, uint32_t layer, enum kv_type type);
 /* Returns arch_view.scratch_bytes before anything is open. */
 uint64_t arch_scratch_bytes(const struct config *c, struct arch_span layers, const struct exec_caps *caps,
-                            uint32_t max_chunk, uint32_t max_batched);
+                            enum kv_type kv_type, uint32_t max_chunk, uint32_t max_batched);
 /* Returns the bytes of scratch memory that the cpu's operations allocate in addition; 0 on other devices.
  * has_blocks: some matrix has a block format. */
 uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, uint32_t max_chunk,

@@ -86,9 +86,9 @@ static struct gqa_shape shape_of(const struct config *c, const struct gqa_config
 
 /* Returns the bytes of partial results of chunks of up to n tokens, as without a window. */
 static uint64_t partial_bytes(const struct config *c, const struct gqa_config *g,
-                              const struct exec_caps *caps, uint32_t n)
+                              const struct exec_caps *caps, enum kv_type type, uint32_t n)
 {
-    struct gqa_shape shape = shape_of(c, g, KV_TYPE_F32);
+    struct gqa_shape shape = shape_of(c, g, type);
     shape.window = 0;
     return gqa_partial_bytes(&shape, caps, n, config_longest_context(c));
 }
@@ -98,10 +98,11 @@ static void gqa_needs(const struct config *c, const struct part_config *p, const
 {
     const struct gqa_config *g = &p->gqa;
     uint64_t ctx = (uint64_t)g->n_heads * config_value_dim(g), n_batched = part_n_concurrent(most);
-    uint64_t alone = size_round_up(partial_bytes(c, g, caps, 1), PARTIAL_ALIGN);
+    uint64_t alone = size_round_up(partial_bytes(c, g, caps, most->kv_type, 1), PARTIAL_ALIGN);
+    uint64_t chunk = partial_bytes(c, g, caps, most->kv_type, most->chunk);
     *out = (struct part_needs){.proj = in_rows(g), .mixed = ctx, .widest = ctx};
     out->own[Q] = (uint64_t)most->chunk * g->n_heads * g->head_dim;
-    out->own[PARTIAL] = size_max(partial_bytes(c, g, caps, most->chunk), n_batched * alone) / sizeof(float);
+    out->own[PARTIAL] = size_max(chunk, n_batched * alone) / sizeof(float);
     index_needs(c, &g->index, caps, most, out);
 }
 
@@ -148,7 +149,8 @@ static int gqa_part_open(void **self, const struct part_room *room, const struct
         return ERR_MEMORY;
     q->room = room;
     q->config = &p->gqa;
-    q->partial_bytes = size_round_up(partial_bytes(room->config, q->config, &caps, 1), PARTIAL_ALIGN);
+    q->partial_bytes =
+        size_round_up(partial_bytes(room->config, q->config, &caps, room->kv_type, 1), PARTIAL_ALIGN);
     q->layers = mem_new(room->config->n_layers, sizeof *q->layers, e);
     int rc = q->layers ? gqa_open(&q->op, room->exec, &shape, e) : ERR_MEMORY;
     if (rc == 0)
@@ -204,11 +206,12 @@ static void choose(const struct gqa_mixer *q, const struct part_call *call)
                                      .stores = call->stores + 2});
 }
 
-/* idx: which of the calls that may run concurrently it is. */
+/* idx: which of the calls that may run concurrently it is; each of these has a part of own[PARTIAL]. */
 static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call *call,
                                const struct part_tokens *part, uint32_t idx)
 {
     const struct part_room *r = q->room;
+    const struct exec_buffer *partial = &r->own[PART_ATTENTION][PARTIAL];
     const struct gqa_layer *y = &q->layers[call->layer];
     const struct arch_store *keys = &call->stores[0];
     const struct gqa_config *c = q->config;
@@ -223,7 +226,8 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
                              .blocks = keys->kind == ARCH_WINDOW ? part->of.ring_blocks : part->of.kv_blocks,
                              .chosen = index_list_at(&q->index, part->from),
                              .q = r->own[PART_ATTENTION][Q].address + queries,
-                             .partial = r->own[PART_ATTENTION][PARTIAL].address + idx * q->partial_bytes,
+                             .partial = partial->address + idx * q->partial_bytes,
+                             .partial_bytes = partial->bytes - idx * q->partial_bytes,
                              .dst = r->mixed.address + (uint64_t)part->from * y->out.cols * sizeof(float),
                              .n = part->n,
                              .pos = part->of.pos,

@@ -38,9 +38,9 @@ enum kv_type index_type(enum kv_type type)
 
 /* Returns the bytes of the scores of chunks of up to n tokens. */
 static uint64_t scores_bytes(const struct config *c, const struct index_config *x,
-                             const struct exec_caps *caps, uint32_t n)
+                             const struct exec_caps *caps, enum kv_type type, uint32_t n)
 {
-    const struct indexer_shape shape = shape_of(c, x, KV_TYPE_F32);
+    const struct indexer_shape shape = shape_of(c, x, index_type(type));
     return sizeof(float) * indexer_scratch(&shape, caps, n, config_longest_context(c));
 }
 
@@ -49,10 +49,12 @@ void index_needs(const struct config *c, const struct index_config *x, const str
 {
     if (!x->n_heads)
         return;
-    uint64_t alone = size_round_up(scores_bytes(c, x, caps, 1), SCORES_ALIGN),
+    enum kv_type type = most->kv_type;
+    uint64_t alone = size_round_up(scores_bytes(c, x, caps, type, 1), SCORES_ALIGN),
              n_batched = part_n_concurrent(most);
     out->own[INDEX_Q] = (uint64_t)most->chunk * x->n_heads * x->dim;
-    out->own[SCORES] = size_max(scores_bytes(c, x, caps, most->chunk), n_batched * alone) / sizeof(float);
+    out->own[SCORES] =
+        size_max(scores_bytes(c, x, caps, type, most->chunk), n_batched * alone) / sizeof(float);
     const struct kv_choice choice = index_choice(x);
     if (config_longest_context(c) > kv_choice_from(&choice)) /* else nothing is ever chosen */
         out->own[CHOSEN] = (uint64_t)most->chunk * kv_choice_stride(&choice);
@@ -94,7 +96,7 @@ int index_open(struct index_part *out, const struct part_room *room, enum part_k
         return 0;
     const struct exec_caps caps = exec_get_caps(room->exec);
     const struct indexer_shape shape = shape_of(room->config, x, index_type(room->kv_type));
-    out->scores_bytes = size_round_up(scores_bytes(room->config, x, &caps, 1), SCORES_ALIGN);
+    out->scores_bytes = size_round_up(scores_bytes(room->config, x, &caps, room->kv_type, 1), SCORES_ALIGN);
     return indexer_open(&out->op, room->exec, &shape, e);
 }
 

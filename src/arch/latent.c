@@ -116,7 +116,7 @@ static void latent_needs(const struct config *c, const struct part_config *p, co
                          const struct part_most *most, struct part_needs *out)
 {
     const struct latent_config *m = &p->latent;
-    const struct mla_shape shape = shape_of(c, m, KV_TYPE_F32);
+    const struct mla_shape shape = shape_of(c, m, most->kv_type);
     uint64_t ctx = (uint64_t)m->n_heads * m->v_dim;
     *out = (struct part_needs){.proj = in_stride(m), .mixed = ctx, .widest = size_max(ctx, m->q_lora_rank)};
     out->own[Q] = m->q_lora_rank ? (uint64_t)most->chunk * q_b_rows(m) : 0;
@@ -180,7 +180,7 @@ static int latent_open(void **self, const struct part_room *room, const struct p
     d->room = room;
     d->config = &p->latent;
     d->layers = mem_new(room->config->n_layers, sizeof *d->layers, e);
-    uint64_t scratch = room->own[PART_LATENT][SCRATCH].address;
+    const struct exec_buffer *scratch = &room->own[PART_LATENT][SCRATCH];
     int rc = d->layers ? mla_open(&d->op, room->exec, &shape, scratch, e) : ERR_MEMORY;
     if (rc == 0)
         rc = index_open(&d->index, room, PART_LATENT, &d->config->index, d->config->rope, e);

@@ -54,9 +54,11 @@ struct part_call {
     uint32_t layer;
 };
 
-/* The most tokens, and the most sequences, of a chunk. */
+/* The most tokens, and the most sequences, of a chunk; the type of the KV cache, which decides how attention
+ * computes. */
 struct part_most {
     uint32_t chunk, batched;
+    enum kv_type kv_type;
 };
 
 struct part {

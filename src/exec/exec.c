@@ -5,6 +5,7 @@
 
 #include "base/mem.h"
 #include "exec/backend.h"
+#include "exec/kernel.h"
 
 int exec_open(struct exec **out, const struct exec_options *o, struct moeflux_err *e)
 {
@@ -203,6 +204,14 @@ void exec_zero(struct exec *x, const struct exec_buffer *b, uint64_t off, uint64
 {
     if (!x->fault.code)
         x->backend->zero(x, b, off, bytes);
+}
+
+bool exec_has_scratch(struct exec *x, const char *what, uint64_t bytes, uint64_t room)
+{
+    if (bytes > room && !x->fault.code)
+        err_set(&x->fault, ERR_NO_FIT, "%s: %llu bytes of scratch memory, needs %llu", what,
+                (unsigned long long)room, (unsigned long long)bytes);
+    return bytes <= room;
 }
 
 void exec_for(struct exec *x, uint32_t n, void (*fn)(void *ctx, uint32_t i, uint32_t thread), void *ctx)

@@ -81,8 +81,8 @@ static void dispatch_piece(struct exec_vulkan *v, const struct stream_work *w, u
     v->open_ns += ns;
 }
 
-/* Runs the dispatch in pieces along its longest axis, as many as its time requires and the device allows. */
-void vulkan_dispatch_watched(struct exec_vulkan *v, const struct stream_work *all)
+/* The pieces lie along the longest axis. A stop between them drops the rest. */
+void vulkan_dispatch_watched(struct exec_vulkan *v, const struct stream_work *all, bool may_cut)
 {
     uint32_t axis = all->groups[1] > all->groups[0], kernel = (uint32_t)all->pipeline;
     axis = all->groups[2] > all->groups[axis] ? 2 : axis;
@@ -91,7 +91,7 @@ void vulkan_dispatch_watched(struct exec_vulkan *v, const struct stream_work *al
     struct stream_work w = *all;
     for (uint32_t at = 0; at < n && !v->base.fault.code; at += w.groups[axis]) {
         w.first[axis] = at;
-        w.groups[axis] = v->gpu.cuts_dispatches ? pace_piece(&v->pace, kernel, n - at, step) : n;
+        w.groups[axis] = may_cut ? pace_piece(&v->pace, kernel, n - at, step) : n;
         if (pace_knows(&v->pace, kernel))
             dispatch_piece(v, &w, pace_estimate(&v->pace, kernel, w.groups[axis] * step));
         else

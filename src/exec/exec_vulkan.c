@@ -34,6 +34,7 @@ static void vulkan_close(struct exec *x)
     (void)pipeline_await(&v->pipelines, NULL);
     if (v->gpu.device)
         gpu_buffer_free(&v->staging, &v->gpu);
+    pace_close(&v->pace);
     v->gpu.is_unified = v->gpu_is_unified;
     if (v->gpu.device && v->pipelines.layout && v->which && !v->gpu.is_shared) {
         exec_shelf_put(v->shelf, v->which, &v->gpu, &v->pipelines);
@@ -158,7 +159,7 @@ int exec_kernel_later(struct exec *x, struct kernel *k, const char *name, uint32
     k->label = exec_find_label(x, label);
     k->pipeline =
         pipeline_find(&vulkan_of(x)->pipelines, name, uses_khr(x) && has_matrices(name), spec, n_spec, e);
-    return k->pipeline < 0 ? k->pipeline : 0;
+    return k->pipeline < 0 ? k->pipeline : pace_reserve(&vulkan_of(x)->pace, (uint32_t)k->pipeline + 1, e);
 }
 
 int exec_kernel(struct exec *x, struct kernel *k, const char *name, uint32_t args_bytes, const uint32_t *spec,
@@ -210,7 +211,7 @@ void exec_dispatch(struct exec *x, const struct kernel *k, const void *args, uin
     if (!takes_groups(v, &w))
         return;
     if (x->is_watched) {
-        vulkan_dispatch_watched(v, &w);
+        vulkan_dispatch_watched(v, &w, v->gpu.cuts_dispatches && !k->is_one_piece);
         return;
     }
     vulkan_order_after(v, RECORDED_DISPATCH);

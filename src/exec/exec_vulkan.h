@@ -87,7 +87,8 @@ int vulkan_read(struct exec *x, const struct exec_buffer *b, uint64_t off, void 
 enum { PACING_SUBMISSION_NS = 200000000 };
 void vulkan_watch(struct exec *x);
 void vulkan_set_pace(struct exec *x, uint64_t ns);
-void vulkan_dispatch_watched(struct exec_vulkan *v, const struct stream_work *all);
+/* Records the dispatch; may_cut: in pieces, if its time requires it. */
+void vulkan_dispatch_watched(struct exec_vulkan *v, const struct stream_work *all, bool may_cut);
 void vulkan_split(struct exec *x);
 /* Queues the open batch. While watched, at most two long batches are queued. */
 int vulkan_submit(struct exec *x, uint64_t *ticket, struct moeflux_err *e);

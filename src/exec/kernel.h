@@ -3,6 +3,7 @@
 #ifndef MOEFLUX_EXEC_KERNEL_H
 #define MOEFLUX_EXEC_KERNEL_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "exec/exec.h"
@@ -12,7 +13,13 @@ struct kernel {
     int pipeline; /* private */
     uint32_t label;
     uint32_t args_bytes;
+    /* its workgroups depend on each other: a dispatch is never cut, so a stop leaves it whole or undone */
+    bool is_one_piece;
 };
+
+/* Returns whether `bytes` of scratch memory, which kernels of the operation `what` write, are at most the
+ * `room` that the caller has; if not, fails the batch. */
+bool exec_has_scratch(struct exec *x, const char *what, uint64_t bytes, uint64_t room);
 
 /* Starts to compile kernels/<name>.comp on another thread (exec_await_kernels waits for it); to be called at
  * open. spec: its specialisation constants. */

@@ -1,5 +1,9 @@
 #include "exec/pace.h"
 
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
 #include "base/mem.h"
 
 /* An unknown kernel first runs 1 / TRY_PART of a dispatch. */
@@ -10,33 +14,56 @@ void pace_init(struct pace *p, uint64_t most_ns)
     *p = (struct pace){.most_ns = most_ns};
 }
 
+void pace_close(struct pace *p)
+{
+    free(p->kernels);
+    *p = (struct pace){0};
+}
+
+int pace_reserve(struct pace *p, uint32_t n, struct moeflux_err *e)
+{
+    void *grown = p->kernels;
+    size_t before = p->cap;
+    int rc = mem_grow(&grown, &p->cap, n, sizeof *p->kernels, e);
+    p->kernels = grown;
+    if (p->cap > before)
+        memset(p->kernels + before, 0, (p->cap - before) * sizeof *p->kernels);
+    return rc;
+}
+
+static struct pace_kernel *kernel_of(const struct pace *p, uint32_t kernel)
+{
+    assert(kernel < p->cap);
+    return &p->kernels[kernel];
+}
+
 void pace_learn(struct pace *p, uint32_t kernel, uint64_t n_groups, uint64_t ns)
 {
-    uint32_t k = kernel % PACE_KERNELS;
-    double now = (double)ns / (double)size_max(n_groups, 1), *at = &p->kernels[k].group_ns;
-    if (!p->kernels[k].has_run) {
-        p->kernels[k].has_run = true;
+    struct pace_kernel *k = kernel_of(p, kernel);
+    double now = (double)ns / (double)size_max(n_groups, 1);
+    if (!k->has_run) {
+        k->has_run = true;
         return;
     }
-    bool is_longer = !p->kernels[k].is_known || now > *at;
-    *at = is_longer ? now : (now + *at) / 2;
-    p->kernels[k].is_known = true;
+    bool is_longer = !k->is_known || now > k->group_ns;
+    k->group_ns = is_longer ? now : (now + k->group_ns) / 2;
+    k->is_known = true;
 }
 
 void pace_forget(struct pace *p)
 {
-    for (uint32_t k = 0; k < PACE_KERNELS; k++)
+    for (size_t k = 0; k < p->cap; k++)
         p->kernels[k].is_known = false;
 }
 
 bool pace_knows(const struct pace *p, uint32_t kernel)
 {
-    return p->kernels[kernel % PACE_KERNELS].is_known;
+    return kernel_of(p, kernel)->is_known;
 }
 
 uint64_t pace_estimate(const struct pace *p, uint32_t kernel, uint64_t n_groups)
 {
-    double ns = p->kernels[kernel % PACE_KERNELS].group_ns * (double)n_groups;
+    double ns = kernel_of(p, kernel)->group_ns * (double)n_groups;
     return ns < 1e18 ? (uint64_t)ns : (uint64_t)1e18;
 }
 

@@ -249,6 +249,7 @@ static void attention_case(struct kernel_test *l, const struct gqa_shape *c, con
             .chosen =
                 chosen->on[KT_DEVICE].address + (uint64_t)i * kv_choice_stride(&c->choice) * sizeof(uint32_t),
             .partial = partial.address + i * partial_bytes,
+            .partial_bytes = partial_bytes,
             .dst = out[0]->on[KT_DEVICE].address + i * row * sizeof(float),
             .n = 1,
             .pos = pos[i],

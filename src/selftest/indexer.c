@@ -172,7 +172,8 @@ static void choose_case(struct kernel_test *l, const struct indexer_shape *s, ui
               0);
 }
 
-/* One token of each of several sequences. None of them ends a block, so they can share the cache. */
+/* One token of each of several sequences. None of them ends a block, so they can share the cache. The first
+ * is the longest; the others have no candidates to take. */
 static void batched_case(struct kernel_test *l, const struct indexer_shape *s, const uint32_t *pos,
                          uint32_t n)
 {
@@ -199,6 +200,7 @@ static void batched_case(struct kernel_test *l, const struct indexer_shape *s, c
             calls[i].rope += 4 * i * s->rotary_dim;
             calls[i].q += 4 * i * s->n_heads * s->dim;
             calls[i].chosen += 4 * i * stride;
+            calls[i].candidates += 4 * i * (s->groups + 1);
             calls[i].window_out = windows->on[side].address + 4 * i * window;
             calls[i].scores = scratch->on[side].address + 4 * i * scores;
         }
@@ -209,12 +211,15 @@ static void batched_case(struct kernel_test *l, const struct indexer_shape *s, c
     char text[64];
     snprintf(text, sizeof text, "%u sequences batched", n);
     kt_row(l, "indexer_prepare", text, kt_error(l, windows, n * window), BOUND);
-    kt_report(l, "indexer_choose", text, kt_difference(l, b.chosen, (uint64_t)n * stride), 0);
+    kt_report(l, "indexer_choose", text,
+              fmax(kt_difference(l, b.chosen, (uint64_t)n * stride),
+                   kt_difference(l, b.candidates, (uint64_t)n * (s->groups + 1))),
+              0);
 }
 
 void selftest_indexer_cases(struct kernel_test *l)
 {
-    static const uint32_t pos[] = {18, 300, 3};
+    static const uint32_t pos[] = {18, 300, 3}, longest_first[] = {300, 18, 4};
     const struct indexer_shape odd = {3,     20,          6,     {3, 5, 0}, false, false, false,
                                       1e-6f, KV_TYPE_F32, false, 0,         0,     false};
     const struct indexer_shape tokens = {5,     36,          36,    {1, 40, 0}, true, true, false,
@@ -274,6 +279,8 @@ void selftest_indexer_cases(struct kernel_test *l)
     choose_case(l, &heads, 295, 1);
     choose_case(l, &m3, 2044, 8);
     batched_case(l, &odd, pos, 3);
+    batched_case(l, &finds, longest_first, 3);
+    batched_case(l, &takes, longest_first, 3);
     l->is_rest = true;
     prepare_case(l, &next, 510, 2);
     prepare_case(l, &whole, 200, 100);

@@ -72,7 +72,7 @@ static void run_side(struct kernel_test *l, const struct mla_shape *c, const str
     int rc =
         exec_buffer_new(x, &scratch, EXEC_DEVICE, mla_scratch_bytes(c, &caps, b->n, b->pos + b->n), &l->err);
     if (rc == 0)
-        rc = mla_open(&op, x, c, scratch.address, &l->err);
+        rc = mla_open(&op, x, c, &scratch, &l->err);
     if (b->n_heads)
         op.expanded.room = (uint64_t)b->n_heads * (c->nope_dim + c->rope_dim + c->v_dim) *
                            kv_row_bytes(op.expanded.type, 1) * (b->pos + b->n);

@@ -216,8 +216,8 @@ void stream_dispatch(struct stream *s, const struct stream_work *w)
     else
         s->gpu->vk.CmdDispatch(c, n[0], n[1], n[2]);
     s->open->n_dispatches++;
-    stamp(s, (struct stream_timed){.label = (uint16_t)w->label,
-                                   .pipeline = (uint16_t)w->pipeline,
+    stamp(s, (struct stream_timed){.label = w->label,
+                                   .pipeline = (uint32_t)w->pipeline,
                                    .n_groups = (uint32_t)size_min(n_groups, UINT32_MAX)});
 }
 

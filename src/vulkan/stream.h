@@ -22,7 +22,7 @@ enum { STREAM_RING = 4, STREAM_MAX_TIMES = 4096 };
 
 /* A timed command. */
 struct stream_timed {
-    uint16_t label, pipeline;
+    uint32_t label, pipeline;
     uint32_t n_groups; /* 0: copies, or several things */
 };
 

@@ -97,6 +97,7 @@ static void record(struct bench *b, uint32_t n_calls)
                                    .blocks = b->table.address,
                                    .q = b->q.address,
                                    .partial = b->partial.address,
+                                   .partial_bytes = b->partial.bytes,
                                    .dst = b->out.address,
                                    .n = 1,
                                    .pos = b->pos,

@@ -154,6 +154,7 @@ static int run_once(struct bench *b, const struct attention *op, uint32_t positi
     const struct attention_call call = {.q = b->q.address,
                                         .blocks = b->table.address,
                                         .partial = b->partial.address,
+                                        .partial_bytes = b->partial.bytes,
                                         .dst = b->dst.address,
                                         .n = 1,
                                         .pos = positions - 1,

@@ -128,6 +128,7 @@ static int run(struct bench *b, const struct indexer *indexer, const struct gqa 
                                   .chosen = b->chosen.address,
                                   .q = b->q.address,
                                   .partial = b->partial.address,
+                                  .partial_bytes = b->partial.bytes,
                                   .dst = b->out.address,
                                   .n = b->n,
                                   .pos = b->pos,

@@ -144,7 +144,7 @@ static int measure(struct bench *b, enum mla_form form, uint32_t reps, struct mo
     struct bench_time time, best = {0};
     struct mla_shape shape = b->shape;
     shape.form = form;
-    int rc = mla_open(&op, b->x, &shape, b->scratch.address, e);
+    int rc = mla_open(&op, b->x, &shape, &b->scratch, e);
     for (uint32_t i = 0; rc == 0 && i < reps; i++) {
         rc = run(b, &op, &time, e);
         bench_keep(&best, &time);

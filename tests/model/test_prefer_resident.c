@@ -14,8 +14,9 @@
 #include "tmp_tree.h"
 
 static const char QWEN[] = "tests/models/qwen-odd/mlx", DEEPSEEK[] = "tests/models/deepseek-odd/mlx",
-                  GEMMA[] = "tests/models/families/gemma4-odd";
-static const char *const models[] = {QWEN, DEEPSEEK, GEMMA};
+                  GEMMA[] = "tests/models/families/gemma4-odd",
+                  V4[] = "tests/models/families/v4-plain"; /* its first layer's experts are chosen by token */
+static const char *const models[] = {QWEN, DEEPSEEK, GEMMA, V4};
 
 enum { MAX_TOKENS = 32 };
 
@@ -148,6 +149,29 @@ static void a_larger_margin_reads_less_and_hits_more(void **state)
         }
 }
 
+/* Nearly equal scores do not occur. Staged: the device's slots are few, and the host has all experts. */
+static void a_margin_that_prefers_nothing_changes_no_bit(void **state)
+{
+    (void)state;
+    int32_t ids[MAX_TOKENS];
+    fill_ids(ids, MAX_TOKENS);
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++)
+        for (int staged = 0; staged < (device_is_vulkan() ? 2 : 1); staged++) {
+            struct moeflux_stats stats;
+            struct moeflux_options o = options_of(models[i], device_name(), 0);
+            limit_slots(&o, staged ? 4 : 0.75f, staged);
+            float *want = evaluate(&o, ids, 8, 1, staged, &stats);
+            o.prefer_resident = 1e-20f;
+            float *got = evaluate(&o, ids, 8, 1, staged, &stats);
+            assert_int_equal(stats.n_preferred, 0);
+            assert_true(stats.n_reads > 0);
+            if (memcmp(got, want, logits_bytes(models[i])) != 0)
+                fail_msg("%s%s: the logits differ", models[i], staged ? ", staged" : "");
+            free(got);
+            free(want);
+        }
+}
+
 /* Which copies between two tiers are done when a slot is needed depends on time. */
 static void the_same_run_gives_the_same_bits_in_one_tier(void **state)
 {
@@ -277,6 +301,7 @@ int main(void)
     const struct CMUnitTest everywhere[] = {
         cmocka_unit_test(where_all_experts_are_in_memory_no_bit_changes),
         cmocka_unit_test(tokens_of_a_prompt_keep_the_routers_choice),
+        cmocka_unit_test(a_margin_that_prefers_nothing_changes_no_bit),
         cmocka_unit_test(the_same_run_gives_the_same_bits_in_one_tier),
         cmocka_unit_test(every_backend_computes_with_the_experts_taken),
     };

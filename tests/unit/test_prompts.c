@@ -16,7 +16,8 @@
 #include "engine/sequence.h"
 #include "tmp_tree.h"
 
-static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny";
+static const char ODD[] = "tests/models/qwen-odd/mlx", TINY[] = "tests/models/tiny",
+                  HEADS[] = "tests/models/qwen3-odd/mlx";
 /* The prompts reach into the KV cache's second block, of 256 tokens. */
 enum { MAX_VOCAB = 2048, N_PROMPT = 320 };
 
@@ -30,7 +31,7 @@ struct talk {
     float logits[MAX_VOCAB];
 };
 
-static void start(struct talk *t, const char *dir, uint32_t chunk)
+static void start_with(struct talk *t, const char *dir, uint32_t chunk, struct moeflux_progress progress)
 {
     struct moeflux_err e = {0};
     const struct moeflux_options o = {.dir = dir,
@@ -38,12 +39,18 @@ static void start(struct talk *t, const char *dir, uint32_t chunk)
                                       .context = 1024,
                                       .prompt_type = MOEFLUX_PROMPT_TYPE_F32,
                                       .kv_type = MOEFLUX_KV_TYPE_F32,
+                                      .progress = progress,
                                       .device = device_name()};
     check_ok(device_open_model(&t->m, &o, &e), &e);
     assert_false(moeflux_model_get_info(t->m).f16_products);
     t->vocab = moeflux_model_get_info(t->m).vocab_size;
     assert_true(t->vocab <= MAX_VOCAB);
     check_ok(moeflux_session_new(&t->s, t->m, 1024, &e), &e);
+}
+
+static void start(struct talk *t, const char *dir, uint32_t chunk)
+{
+    start_with(t, dir, chunk, (struct moeflux_progress){0});
 }
 
 static void end(struct talk *t)
@@ -234,6 +241,9 @@ static void an_odd_later_turn_may_begin_anywhere(void **state)
 
 /* --- submissions --- */
 
+/* The time of a submission: usual, and next to none. */
+enum { WHOLE_NS = 200000000, CUT_NS = 20000 };
+
 /* Every dispatch runs in pieces if a submission has next to no time: the results must not show it. */
 static void odd_submissions_in_pieces_change_nothing(void **state)
 {
@@ -250,7 +260,7 @@ static void odd_submissions_in_pieces_change_nothing(void **state)
     }
     memcpy(want, t.logits, sizeof want);
     moeflux_model_get_stats(t.m, &whole);
-    exec_set_pace(t.m->stages[0].exec, 20000);
+    exec_set_pace(t.m->stages[0].exec, CUT_NS);
     check_ok(moeflux_session_clear(t.s, &e), &e);
     moeflux_model_reset_stats(t.m);
     eval(&t, 0, 66);
@@ -262,6 +272,63 @@ static void odd_submissions_in_pieces_change_nothing(void **state)
     if (exec_get_caps(t.m->stages[0].exec).is_unified)
         assert_true(cut.n_dispatches > 2 * whole.n_dispatches);
     assert_memory_equal(t.logits, want, t.vocab * sizeof *want);
+    end(&t);
+}
+
+/* The report counts down; at 1, and then always, it says stop. 0: never. */
+static bool goes_on(void *ctx, const char *what, const char *unit, uint64_t done, uint64_t total)
+{
+    uint32_t *left = ctx;
+    (void)what, (void)unit, (void)done, (void)total;
+    *left -= *left > 1;
+    return *left != 1;
+}
+
+/* Evaluates the next token, cut as on a slow device. stop: the report that stops it; 0: none. */
+static int eval_cut(struct talk *t, uint32_t *left, uint32_t stop, struct moeflux_err *e)
+{
+    struct exec *x = t->m->stages[0].exec;
+    int32_t id = id_at(t, moeflux_session_position(t->s));
+    exec_set_pace(x, CUT_NS);
+    t->m->step_ns = UINT64_MAX;
+    *left = stop;
+    int rc = moeflux_session_eval(t->s, &id, 1, &(struct moeflux_outputs){.logits = t->logits}, e);
+    *left = 0;
+    t->m->step_ns = 0;
+    exec_set_pace(x, WHOLE_NS);
+    return rc;
+}
+
+/* Attention's last workgroup of a token knows itself by a counter in memory. The tokens see enough positions
+ * for several workgroups. */
+static void odd_tokens_stopped_anywhere_do_not_change_later_ones(void **state)
+{
+    (void)state;
+    enum { FIRST = 200, TOKENS = 96, TRIED = 3 };
+    static float want[TOKENS][MAX_VOCAB];
+    struct talk t;
+    struct moeflux_err e = {0};
+    uint32_t left = 0, n = TRIED;
+    int rc = ERR_INTERRUPTED;
+    start_with(&t, HEADS, 64, (struct moeflux_progress){goes_on, &left});
+    eval(&t, 0, FIRST);
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        eval(&t, FIRST + i, FIRST + i + 1);
+        memcpy(want[i], t.logits, sizeof want[i]);
+    }
+    check_ok(moeflux_session_clear(t.s, &e), &e);
+    eval(&t, 0, FIRST);
+    for (uint32_t i = 0; i < TRIED; i++) /* the first times kernels are tried out */
+        check_ok(eval_cut(&t, &left, 0, &e), &e);
+    for (; rc == ERR_INTERRUPTED && n < TOKENS; n++) {
+        rc = eval_cut(&t, &left, n - TRIED + 1, &e);
+        if (rc == ERR_INTERRUPTED)
+            eval(&t, FIRST + n, FIRST + n + 1);
+        if (memcmp(t.logits, want[n], t.vocab * sizeof(float)) != 0)
+            fail_msg("a token stopped at report %u differs", n - TRIED + 1);
+    }
+    printf("stopped at %u reports\n", n - TRIED);
+    assert_true(n - TRIED > 20);
     end(&t);
 }
 
@@ -327,6 +394,7 @@ int main(int argc, char **argv)
     /* A host runs everything at once: it has no submissions. */
     const struct CMUnitTest on_vulkan[] = {
         cmocka_unit_test(odd_submissions_in_pieces_change_nothing),
+        cmocka_unit_test(odd_tokens_stopped_anywhere_do_not_change_later_ones),
     };
     const struct CMUnitTest on_hosts[] = {
         cmocka_unit_test(odd_chunks_of_other_sizes_agree),

@@ -317,6 +317,7 @@ static void run_attention(struct lab *l, uint32_t chunk)
                                     .stride = INDEX,
                                     .key_stride = INDEX,
                                     .layer_off = index_off};
+    uint64_t partial_bytes = gqa_partial_bytes(&shape, &caps, TOKENS, TOKENS);
     a.call = (struct gqa_call){.qkv = at(l, "qkv"),
                                .q_norm = at(l, "q_norm"),
                                .k_norm = at(l, "k_norm"),
@@ -324,7 +325,8 @@ static void run_attention(struct lab *l, uint32_t chunk)
                                .blocks = table,
                                .chosen = chosen,
                                .q = room(l, TOKENS * OUT),
-                               .partial = room(l, gqa_partial_bytes(&shape, &caps, TOKENS, TOKENS) / 4),
+                               .partial = room(l, partial_bytes / 4),
+                               .partial_bytes = partial_bytes,
                                .dst = out->address,
                                .stride = QKV};
     in_chunks(l, TOKENS, chunk, run_attend, &a);

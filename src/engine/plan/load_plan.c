@@ -457,7 +457,7 @@ void load_plan_begin(struct load_plan *out, const struct model_dir *m, const str
     if (!caps->is_unified)
         out->cpu_scratch_bytes += rows;
     out->activation_bytes =
-        arch_scratch_bytes(&m->config, span, caps, out->max_chunk, out->max_batched) +
+        arch_scratch_bytes(&m->config, span, caps, out->kv_type, out->max_chunk, out->max_batched) +
         ngram_rows_room_bytes(&m->config, share->layers, out->max_chunk) + (caps->is_unified ? rows : 0) +
         arch_host_bytes(&m->config, caps, out->max_chunk, has_blocks(m)) + out->prompt_slot_bytes +
         (caps->is_host

@@ -48,10 +48,11 @@ static bool device_goes_ahead(const struct pass *p, uint32_t layer)
 
 bool layers_are_at_once(const struct pass *p)
 {
-    uint32_t first = p->at->layers.first, end = p->at->layers.end;
-    while (first < end && !config_has_experts(&p->m->dir.config, first))
-        first++;
-    return first == end || choice_of(p, first) != CHOICE_NOW;
+    /* Layers differ: those with experts by token have nothing to prefer (pass_prefers). */
+    for (uint32_t i = p->at->layers.first; i < p->at->layers.end; i++)
+        if (config_has_experts(&p->m->dir.config, i) && choice_of(p, i) == CHOICE_NOW)
+            return false;
+    return true;
 }
 
 /* Records the copies of what the host needs besides the choice: the weights, and the hidden states for the

@@ -76,6 +76,7 @@ struct attention {
         /* u32 [ATTENTION_CONCURRENT][n_kv_heads][blocks of fresh[0]'s plan], 0 between dispatches */
         struct exec_buffer counters;
         struct attention_plan plan;
+        bool takes_wide;        /* wide.h is possible */
         uint32_t f16_from;      /* fewest tokens for f16; UINT32_MAX: never used */
         struct kernel matrices; /* single tokens of many sequences */
         uint32_t matrices_from; /* fewest positions that a token sees for it; 0: never used */
@@ -91,11 +92,12 @@ struct attention_fresh {
 };
 
 struct attention_call {
-    uint64_t q;            /* f32 [n][q_stride]: n_heads x key_dim; with `fresh`: gqa_call's qkv */
-    uint64_t blocks;       /* u64 table of the cache's blocks; unused with `flat` */
-    uint64_t keys, values; /* flat only: [pos + n][n_kv_heads][key_dim], [pos + n][n_kv_heads][value_dim] */
-    uint64_t partial;      /* scratch, attention_partial_bytes */
-    uint64_t sinks;        /* f32 [n_heads]; shapes with sinks only */
+    uint64_t q;             /* f32 [n][q_stride]: n_heads x key_dim; with `fresh`: gqa_call's qkv */
+    uint64_t blocks;        /* u64 table of the cache's blocks; unused with `flat` */
+    uint64_t keys, values;  /* flat only: [pos + n][n_kv_heads][key_dim], [pos + n][n_kv_heads][value_dim] */
+    uint64_t partial;       /* scratch, attention_partial_bytes */
+    uint64_t partial_bytes; /* size of `partial`; too few fail the batch */
+    uint64_t sinks;         /* f32 [n_heads]; shapes with sinks only */
     uint64_t gates; /* shapes with gates only: f32 [n][gate_stride], head h's gates at (2 h + 1) value_dim */
     uint64_t dst;   /* f32 [n][dst_stride]: n_heads x value_dim */
     /* u32 [n][kv_choice_stride]: each token's lists of blocks; shapes with a choice only. Rows of tokens that
@@ -157,6 +159,10 @@ static inline bool attention_has_lists(const struct attention_shape *s, const st
 }
 
 /* The implementations. */
+/* Fills the plans and takes_wide, which need no open device. */
+void attention_vulkan_plan(struct attention *op, const struct exec_caps *caps);
+/* Returns the bytes of `partial` that a call writes. */
+uint64_t attention_vulkan_bytes(const struct attention *op, const struct attention_call *call);
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e);
 void attention_vulkan(const void *self, const void *what, struct exec *x);
 void attention_vulkan_concurrent(const struct attention *op, struct exec *x,

@@ -1,5 +1,6 @@
 #include "ops/attention/cpu.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -368,6 +369,9 @@ static void run_tokens(const struct attention_shape *s, const struct attention_c
     j->list = attention_has_lists(s, c) ? host_words(c->chosen) : NULL;
     if (j->by.heads == 0)
         return;
+    assert(j->by.n_splits <= 1 ||
+           (uint64_t)c->n * c->n_heads * j->by.n_splits * (j->value_dim + 2) * sizeof *j->partial <=
+               c->partial_bytes);
     team_for(h->team, div_up(c->n_kv_heads, j->by.heads) * j->by.row_blocks * j->by.n_splits, run_block, j);
     if (j->by.n_splits > 1)
         team_for(h->team, c->n * c->n_heads, merge_head, j);

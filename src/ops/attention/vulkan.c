@@ -279,14 +279,12 @@ static void decode_spec(const struct attention_shape *s, const struct attention_
 }
 
 /* Longer ranges are compiled when a token needs them. */
-static int open_fresh(struct attention *op, struct exec *x, const struct exec_caps *caps,
-                      struct moeflux_err *e)
+static int open_fresh(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     int rc = 0;
     for (uint32_t i = 0; rc == 0 && i < ATTENTION_RANGES; i++) {
         struct attention_range *r = &op->gpu.fresh[i];
         uint32_t spec[DECODE_N_SPEC];
-        r->plan = plan_for(&op->shape, caps, ranges[i].width);
         decode_spec(&op->shape, &r->plan, spec);
         spec[PREPARE_SPEC] = 1;
         spec[MERGED_SPEC] = i == 0 ? MERGED_SPLITS : 1;
@@ -295,22 +293,28 @@ static int open_fresh(struct attention *op, struct exec *x, const struct exec_ca
         if (rc == 0)
             rc = exec_kernel_later(x, &r->each, "attention_decode_each", sizeof(struct each_args), spec,
                                    DECODE_N_SPEC, e);
+        /* The last workgroup knows itself by a counter, which a part of a dispatch would leave raised. */
+        r->kernel.is_one_piece = r->each.is_one_piece = spec[MERGED_SPEC] > 1;
     }
     return rc < 0 ? rc : open_counters(op, x, e);
 }
 
-static int open_decode(struct attention *op, struct exec *x, const struct exec_caps *caps,
-                       struct moeflux_err *e)
+/* Returns whether attention prepares single tokens itself. */
+static bool prepares(const struct attention_shape *s)
+{
+    return !s->latent && !s->flat;
+}
+
+static int open_decode(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct attention_shape *s = &op->shape;
     uint32_t spec[DECODE_N_SPEC];
-    bool prepares = !s->latent && !s->flat;
     decode_spec(s, &op->gpu.plan, spec);
     /* Only prompts have keys and values outside the cache, or several tokens that are not prepared here. */
-    int rc = (s->flat || prepares ? exec_kernel_later : exec_kernel)(
+    int rc = (s->flat || prepares(s) ? exec_kernel_later : exec_kernel)(
         x, &op->gpu.decode, "attention_decode", sizeof(struct attention_decode_args), spec, DECODE_N_SPEC, e);
-    if (rc == 0 && prepares)
-        rc = open_fresh(op, x, caps, e);
+    if (rc == 0 && prepares(s))
+        rc = open_fresh(op, x, e);
     spec[RATIO_SPEC] = s->choice.ratio;
     spec[BUDGET_SPEC] = s->choice.budget;
     spec[LISTS_SPEC] = s->choice.heads;
@@ -428,12 +432,20 @@ static int open_prefill(struct attention *op, struct exec *x, struct moeflux_err
     return open_f16(op, x, tiles, e);
 }
 
+void attention_vulkan_plan(struct attention *op, const struct exec_caps *caps)
+{
+    op->gpu.plan = plan_for(&op->shape, caps, default_width);
+    for (uint32_t i = 0; i < ATTENTION_RANGES && prepares(&op->shape); i++)
+        op->gpu.fresh[i].plan = plan_for(&op->shape, caps, ranges[i].width);
+    op->gpu.takes_wide = attention_wide_is_possible(&op->shape, caps);
+}
+
 int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_err *e)
 {
     const struct exec_caps caps = exec_get_caps(x);
-    op->gpu.plan = plan_for(&op->shape, &caps, default_width);
-    int rc = open_decode(op, x, &caps, e);
-    if (rc == 0 && attention_wide_is_possible(&op->shape, &caps))
+    attention_vulkan_plan(op, &caps);
+    int rc = open_decode(op, x, e);
+    if (rc == 0 && op->gpu.takes_wide)
         rc = attention_wide_open(op, x, e);
     return rc < 0 ? rc : open_prefill(op, x, e);
 }
@@ -522,9 +534,9 @@ uint64_t attention_partial_bytes(const struct attention_shape *s, const struct e
     const struct attention_plan p = plan_for(s, caps, default_width);
     /* n or fewer tokens never have more splits than these (splits_for). What is whole has none. */
     uint32_t least = div_up(n_pos, p.most_positions), splits = p.max_splits;
-    for (uint32_t i = 0; i < ATTENTION_RANGES && !s->latent && !s->flat; i++)
+    for (uint32_t i = 0; i < ATTENTION_RANGES && prepares(s); i++)
         splits = (uint32_t)size_max(splits, plan_for(s, caps, ranges[i].width).max_splits);
-    if (caps->has_coopmat && !s->latent && !s->flat)
+    if (caps->has_coopmat && prepares(s))
         splits = (uint32_t)size_max(splits, splits_on_matrices(n_pos));
     uint64_t parts = s->n_heads * size_max(s->gated || least > 1 ? (uint64_t)n * least : 0, splits);
     if (takes_prefill(&p, n, n_pos))
@@ -698,10 +710,27 @@ struct attention_parts attention_parts_of(const struct attention *op, const stru
                                     .n_splits = has_some ? splits_of(op, call) : 0};
 }
 
+uint64_t attention_vulkan_bytes(const struct attention *op, const struct attention_call *call)
+{
+    if (goes_by_wide_rows(op, call))
+        return attention_wide_call_bytes(op, call);
+    uint32_t splits = splits_of(op, call);
+    uint64_t rows = is_whole(op, splits) ? 0 : (uint64_t)call->n * call->n_heads;
+    return rows * splits * (op->shape.value_dim + 2) * sizeof(float);
+}
+
+/* Returns whether the call's scratch memory is large enough; if not, fails the batch. */
+static bool has_room(const struct attention *op, struct exec *x, const struct attention_call *call)
+{
+    return exec_has_scratch(x, "attention", attention_vulkan_bytes(op, call), call->partial_bytes);
+}
+
 void attention_vulkan(const void *self, const void *what, struct exec *x)
 {
     const struct attention *op = self;
     const struct attention_call *call = what;
+    if (!has_room(op, x, call))
+        return;
     if (goes_by_wide_rows(op, call)) {
         attention_wide_run(op, x, call);
         return;
@@ -785,6 +814,9 @@ void attention_vulkan_concurrent(const struct attention *op, struct exec *x,
                                  const struct attention_call *calls, uint32_t n)
 {
     bool is_done[ATTENTION_CONCURRENT] = {false};
+    for (uint32_t i = 0; i < n; i++)
+        if (!has_room(op, x, &calls[i]))
+            return;
     bool goes_along = run_on_matrices(op, x, calls, n, is_done);
     for (uint32_t i = 0; i < n; i++) {
         if (is_done[i])

@@ -48,10 +48,14 @@ int attention_wide_open(struct attention *op, struct exec *x, struct moeflux_err
     return rc < 0 ? rc : open(x, &op->gpu.wide_values, names[has_known_layout][1], bytes, spec, KV_N_SPEC, e);
 }
 
+static bool is_faster(const struct attention_shape *s, uint32_t n, uint32_t n_pos)
+{
+    return (s->latent || n >= LEAST_TOKENS) && (uint64_t)n * s->n_heads * n_pos >= LEAST_PAIRS;
+}
+
 bool attention_wide_takes(const struct attention *op, uint32_t n, uint32_t n_pos)
 {
-    return op->gpu.wide_scores.args_bytes > 0 && (op->shape.latent || n >= LEAST_TOKENS) &&
-           (uint64_t)n * op->shape.n_heads * n_pos >= LEAST_PAIRS;
+    return op->gpu.takes_wide && is_faster(&op->shape, n, n_pos);
 }
 
 /* How some tokens of a chunk are computed. */
@@ -91,6 +95,8 @@ struct attention_parts attention_wide_parts(const struct attention *op, uint32_t
 
 uint64_t attention_wide_bytes(const struct attention_shape *s, uint32_t n, uint32_t n_pos)
 {
+    if (!is_faster(s, n, n_pos))
+        return 0;
     /* The splits' parts take most when all tokens are computed at once, the rest when there are most
      * positions. Padding adds up to one tile of rows. */
     uint64_t width = size_round_up(n_pos, TILE), token = group_of(s) * width * sizeof(uint16_t);
@@ -128,17 +134,34 @@ static void run_pass(const struct attention *op, struct exec *x, const struct at
         attention_merge_run(op, x, call, p->rows, p->splits);
 }
 
+/* Returns how the tokens of the call from the from-th on are computed: the first ones of them at once. */
+static struct pass next_pass(const struct attention *op, const struct attention_call *call, uint32_t from)
+{
+    struct pass p = plan_pass(&op->shape, call->n - from, call->pos + call->n);
+    return plan_pass(&op->shape, p.n, call->pos + from + p.n);
+}
+
+uint64_t attention_wide_call_bytes(const struct attention *op, const struct attention_call *call)
+{
+    uint64_t most = 0;
+    for (uint32_t from = 0; from < call->n;) {
+        struct pass p = next_pass(op, call, from);
+        most = size_max(most, p.bytes);
+        from += p.n;
+    }
+    return most;
+}
+
 void attention_wide_run(const struct attention *op, struct exec *x, const struct attention_call *call)
 {
     for (uint32_t from = 0; from < call->n;) {
-        struct pass p = plan_pass(&op->shape, call->n - from, call->pos + call->n);
+        struct pass p = next_pass(op, call, from);
         struct attention_call some = *call;
         some.q += (uint64_t)from * call->q_stride * sizeof(float);
         some.dst += (uint64_t)from * call->dst_stride * sizeof(float);
         some.pos += from;
         some.n = p.n;
         some.n_heads /= some.n_kv_heads;
-        p = plan_pass(&op->shape, some.n, some.pos + some.n);
         for (uint32_t i = 0; i < some.n_kv_heads; i++) {
             run_pass(op, x, &some, i, &p);
             some.q += (uint64_t)some.n_heads * op->shape.key_dim * sizeof(float);

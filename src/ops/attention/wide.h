@@ -12,10 +12,13 @@
 /* Returns whether the device and the shape's dims allow it; the cache must not be float32. */
 bool attention_wide_is_possible(const struct attention_shape *s, const struct exec_caps *caps);
 int attention_wide_open(struct attention *op, struct exec *x, struct moeflux_err *e);
-/* Returns whether it is the faster way for n tokens that see n_pos positions; false if it was not opened. */
+/* Returns whether it is the faster way for n tokens that see n_pos positions; false if it is not possible. */
 bool attention_wide_takes(const struct attention *op, uint32_t n, uint32_t n_pos);
-/* Returns the bytes of scratch for chunks of up to n tokens that see up to n_pos positions. */
+/* Returns the bytes of scratch for chunks of up to n tokens that see up to n_pos positions; 0 if none of them
+ * takes this way. */
 uint64_t attention_wide_bytes(const struct attention_shape *s, uint32_t n, uint32_t n_pos);
+/* Returns the bytes of scratch that attention_wide_run writes. */
+uint64_t attention_wide_call_bytes(const struct attention *op, const struct attention_call *call);
 /* Returns what one token that sees n_pos positions leaves in `partial`. */
 struct attention_parts attention_wide_parts(const struct attention *op, uint32_t n_pos);
 void attention_wide_run(const struct attention *op, struct exec *x, const struct attention_call *call);

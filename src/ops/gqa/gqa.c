@@ -77,6 +77,7 @@ static struct attention_call attention_call_of(const struct gqa *op, const struc
     return (struct attention_call){.q = fresh ? call->qkv : call->q,
                                    .blocks = call->blocks,
                                    .partial = call->partial,
+                                   .partial_bytes = call->partial_bytes,
                                    .sinks = call->sinks,
                                    .chosen = call->chosen,
                                    .gates = call->qkv,

@@ -57,13 +57,14 @@ struct gqa_call {
     uint64_t qkv; /* f32 [n][stride]: n_heads x (query, gated: gate), keys, values */
     /* f32 [head_dim], or for a norm of all heads [n_heads * head_dim], [n_kv_heads * head_dim]; 0: none */
     uint64_t q_norm, k_norm;
-    uint64_t bias;       /* f32, laid out like a row of qkv; 0: none */
-    uint64_t sinks;      /* f32 [n_heads]; 0: none */
-    uint64_t rope;       /* f32 [n][rotary_dim / 2][2]: cos, sin */
-    uint64_t blocks;     /* u64 table of the cache's blocks */
-    uint64_t chosen;     /* u32 [n][kv_choice_stride], see attention_call; 0: none */
-    uint64_t q, partial; /* scratch: f32 [n][n_heads][head_dim]; gqa_partial_bytes */
-    uint64_t dst;        /* f32 [n][n_heads * value_dim] */
+    uint64_t bias;          /* f32, laid out like a row of qkv; 0: none */
+    uint64_t sinks;         /* f32 [n_heads]; 0: none */
+    uint64_t rope;          /* f32 [n][rotary_dim / 2][2]: cos, sin */
+    uint64_t blocks;        /* u64 table of the cache's blocks */
+    uint64_t chosen;        /* u32 [n][kv_choice_stride], see attention_call; 0: none */
+    uint64_t q, partial;    /* scratch: f32 [n][n_heads][head_dim]; gqa_partial_bytes */
+    uint64_t partial_bytes; /* size of `partial`; too few fail the batch */
+    uint64_t dst;           /* f32 [n][n_heads * value_dim] */
     uint32_t n, pos, stride, layer_off;
     bool use_f16; /* many tokens may be computed in float16 if the device is fast at it */
     /* gqa_run_concurrent: matrix units may compute it (attention_matrices_take), and it has a `q` */

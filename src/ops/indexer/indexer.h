@@ -102,8 +102,9 @@ static inline uint32_t indexer_row_ratio(const struct indexer_shape *s)
     return s->choice.heads ? 1 : s->choice.ratio;
 }
 
-/* Runs both operations for a chunk, or for n_calls chunks of different sequences, which
- * then run concurrently if the device can do that. A token's list does not depend on the other tokens. */
+/* Runs both operations for a chunk, or for n_calls chunks of different sequences. Without candidates, single
+ * tokens of these run concurrently if the device can do that. A token's list does not depend on the other
+ * tokens. */
 void indexer_run(const struct indexer *op, struct exec *x, const struct indexer_call *calls,
                  uint32_t n_calls);
 /* Runs one of them. */

@@ -228,10 +228,11 @@ void indexer_choose_vulkan(const void *self, const void *what, struct exec *x)
     }
 }
 
-/* Returns whether the call goes with the others: its tokens are few, and some of them need a choice. */
+/* Returns whether the call goes with the others: one token that needs a choice, in two dispatches. Candidates
+ * take more of them. */
 static bool is_short(const struct indexer *op, const struct indexer_call *c)
 {
-    return c->n == 1 && indexer_n_whole(&op->shape, c) == 0;
+    return c->n == 1 && op->shape.groups == 0 && indexer_n_whole(&op->shape, c) == 0;
 }
 
 void indexer_vulkan_concurrent(const struct indexer *op, struct exec *x, const struct indexer_call *calls,

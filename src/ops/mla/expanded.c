@@ -195,6 +195,7 @@ bool mla_expanded_is_faster(const struct mla_expanded *op, const struct mla_shap
 /* The heads that are computed at a time: n_heads from `first` on. */
 struct some_heads {
     struct scratch at;
+    uint64_t partial_bytes; /* size of at.partial */
     uint32_t first, n_heads, n_pos;
 };
 
@@ -264,6 +265,7 @@ static void run_attention(const struct mla_expanded *op, struct exec *x, const s
                                            .keys = p->at.keys,
                                            .values = p->at.values,
                                            .partial = p->at.partial,
+                                           .partial_bytes = p->partial_bytes,
                                            .dst = call->dst + dst * sizeof(float),
                                            .n = call->n,
                                            .pos = call->pos,
@@ -275,12 +277,18 @@ static void run_attention(const struct mla_expanded *op, struct exec *x, const s
 }
 
 void mla_expanded_run(const struct mla_expanded *op, struct exec *x, const struct mla_shape *s,
-                      const struct mla_call *call, uint64_t scratch)
+                      const struct mla_call *call, const struct exec_buffer *scratch)
 {
     uint32_t n_pos = call->pos + call->n, n_heads = heads_for(s, op->type, op->room, n_pos);
-    const struct scratch at = lay_out(s, op->type, n_heads, n_pos, scratch);
+    const struct scratch at = lay_out(s, op->type, n_heads, n_pos, scratch->address);
+    if (!exec_has_scratch(x, "latent attention", at.partial - scratch->address, scratch->bytes))
+        return;
     for (uint32_t first = 0; first < s->n_heads; first += n_heads) {
-        const struct some_heads p = {at, first, (uint32_t)size_min(n_heads, s->n_heads - first), n_pos};
+        const struct some_heads p = {.at = at,
+                                     .partial_bytes = mla_room_from(scratch, at.partial),
+                                     .first = first,
+                                     .n_heads = (uint32_t)size_min(n_heads, s->n_heads - first),
+                                     .n_pos = n_pos};
         if (!s->keys_by_rows)
             run_transpose(op, x, s, call, &p);
         for (uint32_t pos = 0; pos < n_pos; pos += BLOCK)

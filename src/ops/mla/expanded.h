@@ -50,6 +50,6 @@ bool mla_expanded_is_faster(const struct mla_expanded *op, const struct mla_shap
 /* Computes call->dst from the turned queries in call->q and from the cache, which already holds the chunk's
  * own rows. */
 void mla_expanded_run(const struct mla_expanded *op, struct exec *x, const struct mla_shape *shape,
-                      const struct mla_call *call, uint64_t scratch);
+                      const struct mla_call *call, const struct exec_buffer *scratch);
 
 #endif

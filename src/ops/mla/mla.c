@@ -28,12 +28,12 @@ static uint32_t slice_for(const struct exec_caps *caps)
     return caps->is_host ? SLICE_HOST : SLICE_GPU;
 }
 
-int mla_open(struct mla *op, struct exec *x, const struct mla_shape *s, uint64_t scratch,
+int mla_open(struct mla *op, struct exec *x, const struct mla_shape *s, const struct exec_buffer *scratch,
              struct moeflux_err *e)
 {
     struct exec_caps caps = exec_get_caps(x);
     const struct attention_shape attention = attention_of(s);
-    *op = (struct mla){.shape = *s, .scratch = scratch, .slice = slice_for(&caps)};
+    *op = (struct mla){.shape = *s, .scratch = *scratch, .slice = slice_for(&caps)};
     if (s->latent_dim % 4 || s->rope_dim % 4 || s->nope_dim == 0)
         return err_set(e, ERR_UNSUPPORTED,
                        "latent attention: rotary keys of %u channels and latents of %u, expected multiples "
@@ -42,7 +42,7 @@ int mla_open(struct mla *op, struct exec *x, const struct mla_shape *s, uint64_t
     int rc = caps.is_host ? 0 : mla_vulkan_open(op, x, e);
     if (rc == 0)
         rc = attention_open(&op->attention, x, &attention, e);
-    return rc < 0 ? rc : mla_expanded_open(&op->expanded, x, s, scratch, e);
+    return rc < 0 ? rc : mla_expanded_open(&op->expanded, x, s, scratch->address, e);
 }
 
 void mla_close(struct mla *op, struct exec *x)
@@ -168,12 +168,13 @@ static void run_slice(const struct mla *op, struct exec *x, const struct mla_cal
 {
     const struct mla_shape *s = &op->shape;
     const struct mla_joined *joined = &call->matrices->joined;
-    const struct scratch at = lay_out(s, op->scratch, call->n);
+    const struct scratch at = lay_out(s, op->scratch.address, call->n);
     uint32_t row = s->latent_dim + s->rope_dim;
     uint64_t f16_scratch = call->use_f16 ? at.f16 : 0;
     struct attention_call attend = {.q = at.q,
                                     .blocks = call->blocks,
                                     .partial = at.partial,
+                                    .partial_bytes = mla_room_from(&op->scratch, at.partial),
                                     .dst = at.ctx,
                                     .chosen = call->chosen,
                                     .n = call->n,
@@ -231,7 +232,7 @@ static void run_alike(const struct mla *op, struct exec *x, const struct mla_cal
         exec_op(x, &prepare_op, op,
                 &(struct mla_prepare_call){call, call->q, call->q_stride, s->nope_dim + s->rope_dim,
                                            s->nope_dim});
-        mla_expanded_run(&op->expanded, x, s, call, op->scratch);
+        mla_expanded_run(&op->expanded, x, s, call, &op->scratch);
         return;
     }
     for (uint32_t from = 0; from < call->n; from += op->slice) {

@@ -63,9 +63,9 @@ struct mla {
     struct mla_shape shape;
     struct attention attention;
     struct mla_expanded expanded;
-    uint64_t scratch;
-    uint32_t slice; /* tokens at a time in the absorbed form, which needs much scratch memory */
-    struct {        /* vulkan */
+    struct exec_buffer scratch; /* borrowed */
+    uint32_t slice;             /* tokens at a time in the absorbed form, which needs much scratch memory */
+    struct {                    /* vulkan */
         struct kernel prepare;
         uint32_t prepare_group; /* invocations of a workgroup */
     } gpu;
@@ -84,9 +84,15 @@ struct mla_call {
     uint32_t n, pos, q_stride, kv_stride, kv_at, layer_off;
 };
 
-/* Opens the operation. scratch: address of mla_scratch_bytes, aligned to 16 bytes. ERR_UNSUPPORTED unless
- * latent_dim and rope_dim are multiples of 4. */
-int mla_open(struct mla *op, struct exec *x, const struct mla_shape *shape, uint64_t scratch,
+/* Returns the bytes of scratch memory from an address in it on. */
+static inline uint64_t mla_room_from(const struct exec_buffer *scratch, uint64_t at)
+{
+    return at - scratch->address < scratch->bytes ? scratch->address + scratch->bytes - at : 0;
+}
+
+/* Opens the operation. scratch: mla_scratch_bytes, borrowed until close, aligned to 16 bytes; a call that
+ * needs more fails its batch. ERR_UNSUPPORTED unless latent_dim and rope_dim are multiples of 4. */
+int mla_open(struct mla *op, struct exec *x, const struct mla_shape *shape, const struct exec_buffer *scratch,
              struct moeflux_err *e);
 void mla_close(struct mla *op, struct exec *x);
 /* Returns the bytes of scratch for chunks of up to n tokens that see up to n_pos positions. */
