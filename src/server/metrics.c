@@ -147,8 +147,8 @@ void metrics_text(struct metrics *m, uint32_t n_waiting, uint32_t n_running, str
     counter(out, "answers_cancelled_total", now.n_cancelled, "Answers whose client went away.");
     counter(out, "answers_failed_total", now.n_failed, "Answers that failed.");
     counter(out, "device_losses_total", now.n_losses, "Times that a device was lost.");
-    gauge(out, "requests_waiting", n_waiting, "Answers that wait in the queue; a request with n has several.");
-    gauge(out, "requests_running", n_running, "Answers that are computed now; a request with n has several.");
+    gauge(out, "requests_waiting", n_waiting, "Answers that wait; a request with n has several.");
+    gauge(out, "requests_running", n_running, "Answers that are computed; a request with n has several.");
     counter(out, "prompt_tokens_total", now.n_prompt, "Tokens of prompts, reused ones included.");
     counter(out, "cached_tokens_total", now.n_cached, "Tokens of prompts that were not computed again.");
     counter(out, "generated_tokens_total", now.n_answered, "Tokens of answers.");
