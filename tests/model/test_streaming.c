@@ -681,11 +681,11 @@ static void choices_that_there_are_not_are_refused(void **state)
         struct moeflux_options o;
         const char *part;
     } cases[] = {
-        {{.dir = ODD, .prefetch = (enum moeflux_prefetch)5}, "prefetch is 5, expected 0 to 4"},
-        {{.dir = ODD, .cache_policy = (enum moeflux_cache_policy) - 1}, "cache_policy is -1"},
-        {{.dir = ODD, .expert_io = (enum moeflux_expert_io)5}, "expert_io is 5"},
-        {{.dir = ODD, .prompt_type = (enum moeflux_prompt_type)3}, "prompt_type is 3"},
-        {{.dir = ODD, .kv_type = (enum moeflux_kv_type)4}, "kv_type is 4"},
+        {{.dir = ODD, .prefetch = (enum moeflux_prefetch)5}, "`prefetch` is 5, expected 0 to 4"},
+        {{.dir = ODD, .cache_policy = (enum moeflux_cache_policy) - 1}, "`cache_policy` is -1"},
+        {{.dir = ODD, .expert_io = (enum moeflux_expert_io)5}, "`expert_io` is 5"},
+        {{.dir = ODD, .prompt_type = (enum moeflux_prompt_type)3}, "`prompt_type` is 3"},
+        {{.dir = ODD, .kv_type = (enum moeflux_kv_type)4}, "`kv_type` is 4"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct moeflux_model *m;
