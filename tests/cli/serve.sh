@@ -41,7 +41,14 @@ tools_are_unseen() {
 
 # holds CLAIM [ARGUMENT...]: a claim of tests/cli/server_client.py
 holds() {
-    python3 tests/cli/server_client.py "$url" "$@" >"$tmp/said" 2>&1 || fault "$(tail -c 1500 "$tmp/said")"
+    python3 tests/cli/server_client.py "$url" "$@" >"$tmp/said" 2>&1 && return
+    fault "$(tail -c 1500 "$tmp/said")"
+    return 1
+}
+# ends_by CLAIM [ARGUMENT...]: one that ends the server itself.
+ends_by() {
+    holds "$1" "$server" "${@:2}" || kill "$server"
+    stopped
 }
 holds_claim() {
     claim "$1"
@@ -87,14 +94,12 @@ stop
 
 claim a_running_answer_is_cut_with_its_last_event
 start --grace 0
-holds a_running_answer_is_cut_with_its_last_event "$server"
-stopped
+ends_by a_running_answer_is_cut_with_its_last_event
 
 claim a_prompt_that_was_not_answered_can_be_asked_again
 for how in whole stream; do
     start --grace 0 --chunk 1
-    holds a_prompt_that_was_not_answered_can_be_asked_again "$server" $how
-    stopped
+    ends_by a_prompt_that_was_not_answered_can_be_asked_again $how
 done
 
 claim tools_are_called_and_their_results_answered

@@ -59,7 +59,7 @@ def metrics():
 
 def wait_for_answers(what, n):
     """Waits until n answers are 'running' or 'waiting', or more."""
-    wait_until(lambda: metrics()['moeflux_answers_' + what] >= n, f'{n} answers {what}')
+    wait_until(lambda: metrics()['moeflux_requests_' + what] >= n, f'{n} answers {what}')
 
 
 def refused(status, param, body, path='/v1/chat/completions', words=''):
