@@ -47,7 +47,9 @@ holds() {
 }
 # ends_by CLAIM [ARGUMENT...]: one that ends the server itself.
 ends_by() {
-    holds "$1" "$server" "${@:2}" || kill "$server"
+    ended_by=$1
+    shift
+    holds "$ended_by" "$server" "$@" || kill "$server"
     stopped
 }
 holds_claim() {
