@@ -52,12 +52,12 @@ $(BUILD)/tests/moeflux_test.json: tests/lib/moeflux_test.json
 	@mkdir -p $(@D)
 	cp $< $@
 
-# Models of random numbers and their outputs are packed.
-MODELS := $(basename $(shell find tests/models -name '*.xz'))
-$(MODELS): %: %.xz
+# Models of random numbers, their outputs and long lists of cases are packed.
+PACKED := $(basename $(shell find tests/models tests/data -name '*.xz'))
+$(PACKED): %: %.xz
 	xz -dc $< >$@.$$$$ && mv $@.$$$$ $@
 
-tests run-tests validate fuzzers lanes-full: $(MODELS)
+tests run-tests validate fuzzers lanes-full: $(PACKED)
 tests: $(TEST_BIN) $(SHIMS)
 bench: $(call binaries,$(BENCH))
 
