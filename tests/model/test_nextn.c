@@ -540,9 +540,9 @@ static void rows_of(const char *dir, const char *state)
     moeflux_model_close(m);
 }
 
-static void forks_and_saved_states_have_the_rows(void **unused)
+/* Calls `check` with each model that has reference outputs or a copied mixer, and a path for a state. */
+static void each_given(void (*check)(const char *dir, const char *state))
 {
-    (void)unused;
     char *tmp = tmp_tree_new();
     for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
         char name[32];
@@ -553,9 +553,15 @@ static void forks_and_saved_states_have_the_rows(void **unused)
         snprintf(name, sizeof name, "%zu", i);
         const char *dir = tmp_tree_path(tmp, name);
         write_model(dir);
-        rows_of(dir, tmp_tree_path(tmp, "state"));
+        check(dir, tmp_tree_path(tmp, "state"));
     }
     tmp_tree_remove(tmp);
+}
+
+static void forks_and_saved_states_have_the_rows(void **unused)
+{
+    (void)unused;
+    each_given(rows_of);
 }
 
 static void save(struct moeflux_session *s, const char *path, uint8_t **bytes, size_t *n)
@@ -601,19 +607,7 @@ static void dropped_rows_of(const char *dir, const char *path)
 static void dropped_rows_leave_no_states(void **unused)
 {
     (void)unused;
-    char *tmp = tmp_tree_new();
-    for (size_t i = 0; i < sizeof sources / sizeof *sources; i++) {
-        char name[32];
-        if (!sources[i].golden && !sources[i].is_mixed)
-            continue;
-        make_given(&sources[i]);
-        given.is_reference = false;
-        snprintf(name, sizeof name, "%zu", i);
-        const char *dir = tmp_tree_path(tmp, name);
-        write_model(dir);
-        dropped_rows_of(dir, tmp_tree_path(tmp, "state"));
-    }
-    tmp_tree_remove(tmp);
+    each_given(dropped_rows_of);
 }
 
 static void a_checkpoint_without_the_layer_is_named(void **unused)
