@@ -7,7 +7,8 @@
 // Every product is exact in float32, so a value is rounded once at most, as in ggml's formulas.
 //
 // Matrices begin at multiples of 16 bytes, so a block begins at a multiple of what divides both 16 and its
-// size: of 16, 8, 4 or 2 bytes, or at any byte. All loads are of whole words that contain a byte of the part.
+// size: of 16, 8, 4 or 2 bytes, or at any byte. All loads are of whole words, or pairs of words, that contain
+// a byte of the part.
 #include "codebooks.h"
 #include "lib/small_floats.glsl"
 
@@ -43,7 +44,15 @@ const bool HAS_BIAS = HAS_PAIR || IS(Q2_K);
 const bool HAS_ENTRIES = IS_IQ1 || IS_IQ2 || IS_IQ3; // codes are entries of a code book
 const bool HAS_HIGH = IS(Q3_K) || IS(Q5_K) || IS(Q6_K);
 
-const uint ZERO = IS(Q4_0)                              ? 8 :
+#ifdef CODE_NUMBERS
+// 4-bit codes are looked up one by one: 16 float32 numbers have no bank conflicts.
+const bool HAS_NUMBERS = IS_IQ4 || IS_E2M1;
+#else
+const bool HAS_NUMBERS = false;
+#endif
+
+const uint ZERO = HAS_NUMBERS                           ? 0 :
+                  IS(Q4_0)                              ? 8 :
                   IS(Q5_0) || IS_IQ1                    ? 16 :
                   IS(Q3_K)                              ? 4 :
                   IS(Q6_K)                              ? 32 :
@@ -53,14 +62,15 @@ const uint ZERO = IS(Q4_0)                              ? 8 :
 
 // ---------------------------------------------------------------------------------------------- code books
 
-// Words of the code book in shared memory: entries of 16 bits, two a word; or for each pair of 4-bit codes a
-// word with their two bytes.
+// Words of the code book in shared memory: entries of 16 bits, two a word; for each pair of 4-bit codes a
+// word with their two bytes; or with HAS_NUMBERS their numbers.
 const uint BOOK_WORDS = IS(IQ2_XXS)             ? CODEBOOK_IQ2_XXS_ENTRIES / 2 :
                         IS(IQ2_XS)              ? CODEBOOK_IQ2_XS_ENTRIES / 2 :
                         IS(IQ2_S)               ? CODEBOOK_IQ2_S_ENTRIES / 2 :
                         IS(IQ3_XXS)             ? CODEBOOK_IQ3_XXS_ENTRIES / 2 :
                         IS(IQ3_S)               ? CODEBOOK_IQ3_S_ENTRIES / 2 :
                         IS_IQ1                  ? CODEBOOK_IQ1_ENTRIES / 2 :
+                        HAS_NUMBERS             ? 16 :
                         IS_IQ4 || IS_E2M1       ? 256 :
                                                   0;
 const bool HAS_BOOK = BOOK_WORDS > 0;
@@ -95,9 +105,14 @@ void fill_book(uvec2 books)
     // Mesa 22 folds a constant choice between vectors wrongly, between numbers correctly.
     uvec4 bytes = uvec4(IS_IQ4 ? IQ4_BYTES.x : E2M1_BYTES.x, IS_IQ4 ? IQ4_BYTES.y : E2M1_BYTES.y,
                         IS_IQ4 ? IQ4_BYTES.z : E2M1_BYTES.z, IS_IQ4 ? IQ4_BYTES.w : E2M1_BYTES.w);
-    for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP)
-        book[i] = HAS_ENTRIES ? Words(books).v[BOOK_AT + i] :
-                                (byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8) ^ 0x8080u;
+    for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP) {
+        if (HAS_ENTRIES)
+            book[i] = Words(books).v[BOOK_AT + i];
+        else if (HAS_NUMBERS)
+            book[i] = floatBitsToUint(float(int(byte_of_16(bytes, i) << 24) >> 24));
+        else
+            book[i] = (byte_of_16(bytes, i & 15u) | byte_of_16(bytes, i >> 4) << 8) ^ 0x8080u;
+    }
 }
 
 // Returns entry i of 16 bits.
@@ -108,7 +123,8 @@ uint book_entry(uint i)
 
 // ------------------------------------------------------------------------------------------------- loading
 
-// A block in memory: the word that contains its first byte, and that byte's place in the word.
+// A block in memory: the word, or if it is not IS_ALIGNED the two words, that contain its first byte, and
+// that byte's place in them.
 struct Block {
     uvec2 words;
     uint from;
@@ -120,7 +136,7 @@ Block block_at(uvec2 weight, uint i)
     uint high, low;
     umulExtended(i, BLOCK_BYTES, high, low);
     uvec2 at = addr_add(weight + uvec2(0, high), low);
-    return Block(uvec2(at.x & ~3u, at.y), IS_ALIGNED ? 0 : at.x & 3u);
+    return Block(uvec2(at.x & (IS_ALIGNED ? ~3u : ~7u), at.y), IS_ALIGNED ? 0 : at.x & 7u);
 }
 
 // These return numbers that begin at a byte of the block. A half does not span two words.
@@ -146,15 +162,22 @@ uint word_at(Block b, uint byte)
     return v;
 }
 
+// Returns 8 of the 16 bytes a, b: those from bit `shift` on, which is a multiple of 8 below 64.
+uvec2 middle_of(uvec2 a, uvec2 b, uint shift)
+{
+    uint low = (shift & 32u) == 0 ? a.x : a.y, mid = (shift & 32u) == 0 ? a.y : b.x;
+    uint high = (shift & 32u) == 0 ? b.x : b.y, n = shift & 31u;
+    return n == 0 ? uvec2(low, mid) : uvec2(low, mid) >> n | uvec2(mid, high) << 32 - n;
+}
+
+// Unaligned bytes are loaded as pairs of words: a load of neighbouring lanes' blocks takes as long as the
+// cache lines that it touches, however wide it is.
 uvec2 words_at(Block b, uint byte)
 {
-    uint at = b.from + byte, shift = 8 * (at & 3u);
-    uvec2 v = uvec2(Words(b.words).v[at >> 2], Words(b.words).v[(at >> 2) + 1]);
-    if (!IS_ALIGNED) {
-        uint last = Words(b.words).v[at + 7 >> 2];
-        v = shift == 0 ? v : v >> shift | uvec2(v.y, last) << (32 - shift & 31u);
-    }
-    return v;
+    uint at = b.from + byte;
+    if (IS_ALIGNED)
+        return uvec2(Words(b.words).v[at >> 2], Words(b.words).v[(at >> 2) + 1]);
+    return middle_of(two_at(b.words, at >> 3), two_at(b.words, at + 7 >> 3), 8 * (at & 7u));
 }
 
 // Returns 16 bytes of a block that is IS_ALIGNED_16; byte: a multiple of 16.
@@ -167,8 +190,9 @@ uvec4 wide_at(Block b, uint byte)
 // is IS_ALIGNED_8, of 4 in one that is IS_ALIGNED.
 void load_run(Block b, uint byte, const uint n, out uvec2 v[4])
 {
-    uint at = b.from + byte, first = at >> 2, shift = 8 * (at & 3u), last = at + 8 * n - 1 >> 2;
-    uint w = IS_ALIGNED_8 ? 0 : Words(b.words).v[first];
+    uint at = b.from + byte, first = at >> 2, last = at + 8 * n - 1 >> 3;
+    uint w = IS_ALIGNED && !IS_ALIGNED_8 ? Words(b.words).v[first] : 0;
+    uvec2 two = IS_ALIGNED ? uvec2(0) : two_at(b.words, at >> 3);
     [[unroll]] for (uint j = 0; j < QUARTERS; j++) {
         if (j >= n) {
             v[j] = uvec2(0);
@@ -184,12 +208,9 @@ void load_run(Block b, uint byte, const uint n, out uvec2 v[4])
             v[j] = uvec2(w, Words(b.words).v[first + 2 * j + 1]);
             w = j + 1 < n ? Words(b.words).v[first + 2 * j + 2] : 0;
         } else {
-            uint mid = Words(b.words).v[first + 2 * j + 1];
-            uint end = Words(b.words).v[j + 1 < n ? first + 2 * j + 2 : last];
-            v[j] = uvec2(w, mid);
-            if (shift != 0)
-                v[j] = v[j] >> shift | uvec2(mid, end) << 32 - shift;
-            w = end;
+            uvec2 next = two_at(b.words, j + 1 < n ? (at >> 3) + j + 1 : last);
+            v[j] = middle_of(two, next, 8 * (at & 7u));
+            two = next;
         }
     }
 }
@@ -337,8 +358,9 @@ const bool IS_STRIDED = false;
 #else
 const bool IS_STRIDED = IS(Q2_K) || IS(Q3_K) || IS(Q6_K) || IS(TQ2_0);
 #endif
-// Quarters of a piece that have a scale in common.
-const uint SCALED = BLOCK_COLS > 0 ? (IS_STRIDED ? 1 : 2) : 0;
+// Whether the halves of a part have scales of their own, and how many quarters of a piece have one in common.
+const bool HAS_HALVES = IS(Q2_K) || IS(Q3_K) || IS(Q6_K) || IS(NVFP4) || IS(IQ2_XS) || IS(IQ2_S) || IS(IQ1_M);
+const uint SCALED = BLOCK_COLS > 0 ? (IS_STRIDED ? 1 : HAS_HALVES ? 2 : 4) : 0;
 
 // Return the part, and the quarter in it, that is quarter j of a piece.
 uint piece_part(uint piece, uint j)
@@ -616,7 +638,14 @@ uint book_bytes(uint nibbles)
     return book[pairs & 0xffu] | book[pairs >> 16 & 0xffu] << 16;
 }
 
-// Returns the bytes of the codes of quarter j.
+// HAS_NUMBERS: returns the numbers for 4-bit codes in the lower halves of bytes.
+vec4 book_numbers(uint nibbles)
+{
+    return uintBitsToFloat(uvec4(book[nibbles & 15u], book[nibbles >> 8 & 15u], book[nibbles >> 16 & 15u],
+                                 book[nibbles >> 24]));
+}
+
+// Returns the bytes of the codes of quarter j; with HAS_NUMBERS the codes.
 uvec2 bytes_of(uvec4 h, uvec2 low, uvec2 high, uint part, uint j)
 {
     uvec2 v = low;
@@ -624,7 +653,7 @@ uvec2 bytes_of(uvec4 h, uvec2 low, uvec2 high, uint part, uint j)
         v = v >> 4 * (j >> 1) & 0x0f0f0f0fu;
     if (IS(NVFP4))
         v = v >> 4 * (j & 1u) & 0x0f0f0f0fu;
-    if (IS_IQ4 || IS_E2M1)
+    if ((IS_IQ4 || IS_E2M1) && !HAS_NUMBERS)
         v = uvec2(book_bytes(v.x), book_bytes(v.y));
     if (IS(Q5_0) || IS(Q5_1))
         v |= uvec2(spread_bits(h.y >> 8 * j), spread_bits(h.y >> 8 * j + 4)) << 4;

@@ -35,9 +35,11 @@ const bool HAS_SUM = HAS_BIAS || ZERO > 0;
 const bool HAS_SUM = HAS_BIAS;
 #endif
 
-// Returns four bytes minus ZERO, or, as float16 denormals, the bytes times 2^-24.
+// Returns four bytes minus ZERO, as float16 denormals times 2^-24, or the numbers of four codes.
 vec4 numbers_in(uint bytes)
 {
+    if (HAS_NUMBERS)
+        return book_numbers(bytes);
     if (!HAS_DENORM)
         return codes_in(bytes);
     vec2 even = codes_of(bytes & 0x00ff00ffu), odd = codes_of(bytes >> 8 & 0x00ff00ffu);
@@ -80,7 +82,7 @@ void add_quarters(inout float acc[MAX_ACC], Step s, uint x_at, uint first)
     }
     [[unroll]] for (uint r = 0; r < n_rows; r++) {
         vec2 scale = piece_scales(s.parts[r].head, s.place, first);
-        if (HAS_DENORM)
+        if (HAS_DENORM && !HAS_NUMBERS)
             scale = vec2(16777216.0 * scale.x, scale.y - float(ZERO) * scale.x);
         [[unroll]] for (uint t = 0; t < TOKENS; t++) {
             uint i = r * TOKENS + t;
