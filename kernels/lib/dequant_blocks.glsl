@@ -7,8 +7,7 @@
 // Every product is exact in float32, so a value is rounded once at most, as in ggml's formulas.
 //
 // Matrices begin at multiples of 16 bytes, so a block begins at a multiple of what divides both 16 and its
-// size: of 16, 8, 4 or 2 bytes, or at any byte. All loads are of whole words, or pairs of words, that contain
-// a byte of the part.
+// size: of 16, 8, 4 or 2 bytes, or at any byte. All loads are of whole words that contain a byte of the part.
 #include "codebooks.h"
 #include "lib/small_floats.glsl"
 
@@ -123,8 +122,7 @@ uint book_entry(uint i)
 
 // ------------------------------------------------------------------------------------------------- loading
 
-// A block in memory: the word, or if it is not IS_ALIGNED the two words, that contain its first byte, and
-// that byte's place in them.
+// A block in memory: the word that contains its first byte, and that byte's place in the word.
 struct Block {
     uvec2 words;
     uint from;
@@ -136,7 +134,7 @@ Block block_at(uvec2 weight, uint i)
     uint high, low;
     umulExtended(i, BLOCK_BYTES, high, low);
     uvec2 at = addr_add(weight + uvec2(0, high), low);
-    return Block(uvec2(at.x & (IS_ALIGNED ? ~3u : ~7u), at.y), IS_ALIGNED ? 0 : at.x & 7u);
+    return Block(uvec2(at.x & ~3u, at.y), IS_ALIGNED ? 0 : at.x & 3u);
 }
 
 // These return numbers that begin at a byte of the block. A half does not span two words.
@@ -162,22 +160,15 @@ uint word_at(Block b, uint byte)
     return v;
 }
 
-// Returns 8 of the 16 bytes a, b: those from bit `shift` on, which is a multiple of 8 below 64.
-uvec2 middle_of(uvec2 a, uvec2 b, uint shift)
-{
-    uint low = (shift & 32u) == 0 ? a.x : a.y, mid = (shift & 32u) == 0 ? a.y : b.x;
-    uint high = (shift & 32u) == 0 ? b.x : b.y, n = shift & 31u;
-    return n == 0 ? uvec2(low, mid) : uvec2(low, mid) >> n | uvec2(mid, high) << 32 - n;
-}
-
-// Unaligned bytes are loaded as pairs of words: a load of neighbouring lanes' blocks takes as long as the
-// cache lines that it touches, however wide it is.
 uvec2 words_at(Block b, uint byte)
 {
-    uint at = b.from + byte;
-    if (IS_ALIGNED)
-        return uvec2(Words(b.words).v[at >> 2], Words(b.words).v[(at >> 2) + 1]);
-    return middle_of(two_at(b.words, at >> 3), two_at(b.words, at + 7 >> 3), 8 * (at & 7u));
+    uint at = b.from + byte, shift = 8 * (at & 3u);
+    uvec2 v = uvec2(Words(b.words).v[at >> 2], Words(b.words).v[(at >> 2) + 1]);
+    if (!IS_ALIGNED) {
+        uint last = Words(b.words).v[at + 7 >> 2];
+        v = shift == 0 ? v : v >> shift | uvec2(v.y, last) << (32 - shift & 31u);
+    }
+    return v;
 }
 
 // Returns 16 bytes of a block that is IS_ALIGNED_16; byte: a multiple of 16.
@@ -190,9 +181,8 @@ uvec4 wide_at(Block b, uint byte)
 // is IS_ALIGNED_8, of 4 in one that is IS_ALIGNED.
 void load_run(Block b, uint byte, const uint n, out uvec2 v[4])
 {
-    uint at = b.from + byte, first = at >> 2, last = at + 8 * n - 1 >> 3;
-    uint w = IS_ALIGNED && !IS_ALIGNED_8 ? Words(b.words).v[first] : 0;
-    uvec2 two = IS_ALIGNED ? uvec2(0) : two_at(b.words, at >> 3);
+    uint at = b.from + byte, first = at >> 2, shift = 8 * (at & 3u), last = at + 8 * n - 1 >> 2;
+    uint w = IS_ALIGNED_8 ? 0 : Words(b.words).v[first];
     [[unroll]] for (uint j = 0; j < QUARTERS; j++) {
         if (j >= n) {
             v[j] = uvec2(0);
@@ -208,9 +198,12 @@ void load_run(Block b, uint byte, const uint n, out uvec2 v[4])
             v[j] = uvec2(w, Words(b.words).v[first + 2 * j + 1]);
             w = j + 1 < n ? Words(b.words).v[first + 2 * j + 2] : 0;
         } else {
-            uvec2 next = two_at(b.words, j + 1 < n ? (at >> 3) + j + 1 : last);
-            v[j] = middle_of(two, next, 8 * (at & 7u));
-            two = next;
+            uint mid = Words(b.words).v[first + 2 * j + 1];
+            uint end = Words(b.words).v[j + 1 < n ? first + 2 * j + 2 : last];
+            v[j] = uvec2(w, mid);
+            if (shift != 0)
+                v[j] = v[j] >> shift | uvec2(mid, end) << 32 - shift;
+            w = end;
         }
     }
 }
@@ -358,9 +351,8 @@ const bool IS_STRIDED = false;
 #else
 const bool IS_STRIDED = IS(Q2_K) || IS(Q3_K) || IS(Q6_K) || IS(TQ2_0);
 #endif
-// Whether the halves of a part have scales of their own, and how many quarters of a piece have one in common.
-const bool HAS_HALVES = IS(Q2_K) || IS(Q3_K) || IS(Q6_K) || IS(NVFP4) || IS(IQ2_XS) || IS(IQ2_S) || IS(IQ1_M);
-const uint SCALED = BLOCK_COLS > 0 ? (IS_STRIDED ? 1 : HAS_HALVES ? 2 : 4) : 0;
+// Quarters of a piece that have a scale in common.
+const uint SCALED = BLOCK_COLS > 0 ? (IS_STRIDED ? 1 : 2) : 0;
 
 // Return the part, and the quarter in it, that is quarter j of a piece.
 uint piece_part(uint piece, uint j)

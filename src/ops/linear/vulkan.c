@@ -478,10 +478,9 @@ void linear_vulkan(const void *self, const void *what, struct exec *x)
                             .eps = call->eps};
     if (path >= LINEAR_F16_GEMM_SMALL && !call->is_f16)
         cast_input(op, x, call, is_in_registers(path), &a);
-    /* The last part first: it is often small (a delta net's decays), and as the last one would run alone. */
-    for (uint32_t i = op->gpu.n_parts; i-- > 0;) {
+    for (uint32_t i = 0; i < op->gpu.n_parts; i++) {
         const struct linear_part *part = &op->gpu.parts[i];
-        if (i + 1 < op->gpu.n_parts) /* they write different rows */
+        if (i > 0) /* they write different rows */
             exec_concurrent(x);
         if (path < LINEAR_GEMV_SOME && part->token[path].base)
             run_token(part, x, path, call);
