@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/mem.h"
+#include "model/expert_places.h"
 #include "model/extent_rule.h"
 #include "model/model_dir_read.h"
 
@@ -342,8 +343,8 @@ static bool is_drained(const struct reader_work *w)
     return w->stopping && !w->demanded.first && !w->speculative.first;
 }
 
-/* Returns whether the part is read to its place in the slot. A direct read writes whole blocks; after the
- * expert's last byte there is room for the rest of one. */
+/* Returns whether the part is read to its place in the slot. A direct read writes whole blocks: those of a run
+ * that has them to itself, or after the expert's last byte, where there is room for the rest of one. */
 static bool is_read_in_place(const struct reader_work *w, const struct read_part *p)
 {
     const struct extent *x = &p->extent;
@@ -351,16 +352,18 @@ static bool is_read_in_place(const struct reader_work *w, const struct read_part
     bool ends = x->at + x->bytes == w->model->experts[p->request->layer].bytes;
     if (x->rule || block == 0)
         return !x->rule;
+    if (w->model->owns_blocks && EXPERT_BLOCK % block == 0)
+        return x->off % block == x->at % block;
     return x->off % block == 0 && x->at % block == 0 && (ends || x->bytes % block == 0);
 }
 
 /* Gives a part memory if it needs some. Returns false if there is none; then the part has failed. */
 static bool stage(struct reader_work *w, struct read_part *p)
 {
+    p->lead = w->files.block ? (uint32_t)(p->extent.off % w->files.block) : 0;
     if (is_read_in_place(w, p))
         return true;
     p->staged = staging_take(&w->staging);
-    p->lead = w->files.block ? (uint32_t)(p->extent.off % w->files.block) : 0;
     if (p->staged)
         return true;
     reader_work_fail(w, p, ENOMEM);
@@ -412,7 +415,7 @@ struct file_read reader_work_next_read(const struct reader_work *w, const struct
                               .file = x->file,
                               .n = (uint32_t)size_min(n, MAX_ASK),
                               .off = x->off - p->lead + p->n_done,
-                              .dst = (p->staged ? p->staged : p->request->dst + x->at) + p->n_done};
+                              .dst = (p->staged ? p->staged : p->request->dst + x->at - p->lead) + p->n_done};
 }
 
 bool reader_work_tries_cached(const struct reader_work *w, const struct read_part *p)

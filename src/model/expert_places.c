@@ -21,27 +21,39 @@
 /* Kernels read blocks by words of up to 16 bytes. */
 enum { BLOCKS_ALIGN = 16 };
 
+/* How projections follow each other in a slot: each at a multiple of `align` and `lead` bytes. align 0: blocks
+ * at BLOCKS_ALIGN, others without a gap. */
+struct gaps {
+    uint32_t align, lead;
+};
+
 /* Appends weights, scales and biases of a projection of n weights. */
-static void place_projection(uint32_t format, uint64_t n, uint64_t *w, uint64_t *s, uint64_t *b,
-                             uint64_t *end)
+static void place_projection(uint32_t format, uint64_t n, const struct gaps *g, uint64_t *w, uint64_t *s,
+                             uint64_t *b, uint64_t *end)
 {
     const struct format *f = format_of(format);
-    *w = f->scheme == SCHEME_BLOCK ? size_round_up(*end, BLOCKS_ALIGN) : *end;
+    uint64_t align = g->align ? g->align : f->scheme == SCHEME_BLOCK ? BLOCKS_ALIGN : 1;
+    *w = size_round_up(*end, align) + g->lead;
     *s = *w + format_code_bytes(f, n);
     *b = *s + format_scale_bytes(f, n);
     *end = *b + format_bias_bytes(f, n);
 }
 
-struct expert_layout expert_places_layout(const struct config *c, const struct expert_formats *f)
+static struct expert_layout layout_of(const struct config *c, const struct expert_formats *f, struct gaps g)
 {
     uint64_t n = (uint64_t)c->moe_inner * config_expert_hidden(c);
     struct expert_layout l = {.formats = *f};
-    place_projection(f->gate, n, &l.gate_w, &l.gate_s, &l.gate_b, &l.bytes);
+    place_projection(f->gate, n, &g, &l.gate_w, &l.gate_s, &l.gate_b, &l.bytes);
     if (c->gateless) /* up is read as the gate, too */
         l.bytes = 0;
-    place_projection(f->up, n, &l.up_w, &l.up_s, &l.up_b, &l.bytes);
-    place_projection(f->down, n, &l.down_w, &l.down_s, &l.down_b, &l.bytes);
+    place_projection(f->up, n, &g, &l.up_w, &l.up_s, &l.up_b, &l.bytes);
+    place_projection(f->down, n, &g, &l.down_w, &l.down_s, &l.down_b, &l.bytes);
     return l;
+}
+
+struct expert_layout expert_places_layout(const struct config *c, const struct expert_formats *f)
+{
+    return layout_of(c, f, (struct gaps){0});
 }
 
 int expert_places_begin(struct model_dir *m, struct moeflux_err *e)
@@ -73,7 +85,8 @@ int expert_places_lay_out(struct model_dir *m, uint32_t layer, const struct expe
     int rc = check_formats(m, layer, f, e);
     if (rc < 0)
         return rc;
-    m->experts[layer] = expert_places_layout(&m->config, f);
+    struct gaps g = {m->owns_blocks ? EXPERT_BLOCK : 0, m->expert_lead};
+    m->experts[layer] = layout_of(&m->config, f, g);
     m->max_expert_bytes = size_max(m->max_expert_bytes, m->experts[layer].bytes);
     return 0;
 }
@@ -439,10 +452,30 @@ static int place_layer(struct model_dir *m, uint32_t layer, struct moeflux_err *
     return rc;
 }
 
+/* Sets where the runs of a layer, and of all others, begin in blocks of a slot, if it is of a GGUF file. */
+static int find_lead(struct model_dir *m, uint32_t layer, struct moeflux_err *e)
+{
+    struct expert_tensor x;
+    if (!m->is_gguf)
+        return 0;
+    int rc = expert_tensors_find(m, layer, 0, expert_tensors_first(&m->config), &x, e);
+    if (rc < 0)
+        return rc;
+    uint64_t lead = spot_of(&x).off % EXPERT_BLOCK;
+    m->owns_blocks = lead % BLOCKS_ALIGN == 0;
+    m->expert_lead = m->owns_blocks ? (uint32_t)lead : 0;
+    return 0;
+}
+
 int expert_places_from_tensors(struct model_dir *m, struct moeflux_err *e)
 {
     int rc = expert_places_begin(m, e);
-    for (uint32_t i = 0; i < m->config.n_layers && rc == 0; i++)
+    uint32_t first = 0;
+    while (first < m->config.n_layers && !config_has_experts(&m->config, first))
+        first++;
+    if (rc == 0 && first < m->config.n_layers)
+        rc = find_lead(m, first, e);
+    for (uint32_t i = first; i < m->config.n_layers && rc == 0; i++)
         if (config_has_experts(&m->config, i))
             rc = place_layer(m, i, e);
     return rc;

@@ -173,6 +173,10 @@ struct model_dir {
     struct spread_dirs parts;      /* directories of the experts; plain: one */
     struct expert_place *places;   /* the layers' experts; private */
     bool has_rules;                /* some extents of experts have a rule */
+    /* GGUF: in a slot each run of an expert has whole blocks of EXPERT_BLOCK bytes to itself, and begins
+     * expert_lead bytes after their start, as it usually does in the file (expert_places.h) */
+    bool owns_blocks;
+    uint32_t expert_lead;
 };
 
 #endif

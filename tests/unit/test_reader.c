@@ -23,6 +23,7 @@
 #include "check.h"
 #include "convert/convert.h"
 #include "experts/reader.h"
+#include "model/expert_places.h"
 #include "read_fixture.h"
 #include "tmp_tree.h"
 
@@ -111,6 +112,46 @@ static void every_mode_brings_the_same_bytes(void **state)
         read_all_modes(&f.model);
         close_packed(&f);
     }
+}
+
+struct places {
+    atomic_uint n_moved, n_matching, n_copied;
+};
+
+/* Counts runs that do not begin at a block of the file, those that begin at the same place of a block of the
+ * slot, and those of the latter that are copied there. */
+static int64_t see_places(void *ctx, const struct read_part *p, uint8_t *dst, int64_t result)
+{
+    struct places *s = ctx;
+    const struct extent *x = &p->extent;
+    (void)dst;
+    if (p->n_done == 0 && x->off % EXPERT_BLOCK) {
+        bool matches = x->off % EXPERT_BLOCK == x->at % EXPERT_BLOCK;
+        s->n_moved++;
+        s->n_matching += matches;
+        s->n_copied += matches && p->staged;
+    }
+    return result;
+}
+
+static void runs_of_a_gguf_file_need_no_copy(void **state)
+{
+    (void)state;
+    struct model_dir m;
+    struct moeflux_err e = {0};
+    struct places s = {0};
+    const struct reader_hook hook = {see_places, &s};
+    check_ok(model_dir_open(&m, "tests/models/gguf/qwen3moe.gguf", &e), &e);
+    assert_true(m.owns_blocks);
+    if (can_open(&m, READER_DIRECT)) {
+        struct reader *r =
+            open_reader(&m, &(struct reader_options){.mode = READER_DIRECT, .n_threads = 2, .hook = &hook});
+        read_and_compare(r, &m, 0, m.config.n_experts);
+        reader_close(r);
+        assert_true(s.n_matching > 0 && s.n_matching <= s.n_moved);
+        assert_int_equal(s.n_copied, 0);
+    }
+    model_dir_close(&m);
 }
 
 /* --- the page cache, which the system fills and empties as it likes --- */
@@ -728,6 +769,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_modes_can_be_tested_here),
         cmocka_unit_test(every_mode_brings_the_same_bytes),
+        cmocka_unit_test(runs_of_a_gguf_file_need_no_copy),
         cmocka_unit_test(short_reads_are_continued),
         cmocka_unit_test(direct_reads_that_end_inside_a_block_go_on_at_its_start),
         cmocka_unit_test(interrupted_reads_are_repeated),
