@@ -46,8 +46,10 @@ const bool HAS_HIGH = IS(Q3_K) || IS(Q5_K) || IS(Q6_K);
 #ifdef CODE_NUMBERS
 // 4-bit codes are looked up one by one: 16 float32 numbers have no bank conflicts.
 const bool HAS_NUMBERS = IS_IQ4 || IS_E2M1;
+// Entries are spread over bytes once, in shared memory: 4 of IQ3, 8 of IQ2. (IQ2_S and IQ1 have too many.)
+const bool HAS_SPREAD = IS_IQ3 || IS(IQ2_XXS) || IS(IQ2_XS);
 #else
-const bool HAS_NUMBERS = false;
+const bool HAS_NUMBERS = false, HAS_SPREAD = false;
 #endif
 
 const uint ZERO = HAS_NUMBERS                           ? 0 :
@@ -61,17 +63,20 @@ const uint ZERO = HAS_NUMBERS                           ? 0 :
 
 // ---------------------------------------------------------------------------------------------- code books
 
-// Words of the code book in shared memory: entries of 16 bits, two a word; for each pair of 4-bit codes a
-// word with their two bytes; or with HAS_NUMBERS their numbers.
-const uint BOOK_WORDS = IS(IQ2_XXS)             ? CODEBOOK_IQ2_XXS_ENTRIES / 2 :
-                        IS(IQ2_XS)              ? CODEBOOK_IQ2_XS_ENTRIES / 2 :
-                        IS(IQ2_S)               ? CODEBOOK_IQ2_S_ENTRIES / 2 :
-                        IS(IQ3_XXS)             ? CODEBOOK_IQ3_XXS_ENTRIES / 2 :
-                        IS(IQ3_S)               ? CODEBOOK_IQ3_S_ENTRIES / 2 :
-                        IS_IQ1                  ? CODEBOOK_IQ1_ENTRIES / 2 :
-                        HAS_NUMBERS             ? 16 :
-                        IS_IQ4 || IS_E2M1       ? 256 :
-                                                  0;
+// Words of the code book in shared memory: entries of 16 bits, two a word; with HAS_SPREAD their bytes; for
+// each pair of 4-bit codes a word with their two bytes; or with HAS_NUMBERS their numbers.
+const uint ENTRIES = IS(IQ2_XXS) ? CODEBOOK_IQ2_XXS_ENTRIES :
+                     IS(IQ2_XS)  ? CODEBOOK_IQ2_XS_ENTRIES :
+                     IS(IQ2_S)   ? CODEBOOK_IQ2_S_ENTRIES :
+                     IS(IQ3_XXS) ? CODEBOOK_IQ3_XXS_ENTRIES :
+                     IS(IQ3_S)   ? CODEBOOK_IQ3_S_ENTRIES :
+                     IS_IQ1      ? CODEBOOK_IQ1_ENTRIES :
+                                   0;
+const uint BOOK_WORDS = HAS_SPREAD        ? (IS_IQ2 ? 2 * ENTRIES : ENTRIES) :
+                        HAS_ENTRIES       ? ENTRIES / 2 :
+                        HAS_NUMBERS       ? 16 :
+                        IS_IQ4 || IS_E2M1 ? 256 :
+                                            0;
 const bool HAS_BOOK = BOOK_WORDS > 0;
 shared uint book[BOOK_WORDS > 0 ? BOOK_WORDS : 1];
 
@@ -97,6 +102,32 @@ const uint BOOK_AT = IS(IQ2_XS)  ? XS_AT :
                      IS_IQ1      ? IQ1_AT :
                                    0;
 
+// Spreads four numbers of two bits over four bytes.
+uint spread_twos(uint bits)
+{
+    return (bits | bits << 6 | bits << 12 | bits << 18) & 0x03030303u;
+}
+
+// Spreads four numbers of four bits over four bytes.
+uint spread_fours(uint bits)
+{
+    return (bits & 15u) | (bits << 4 & 0xf00u) | (bits << 8 & 0xf0000u) | (bits << 12 & 0xf000000u);
+}
+
+// Returns the magnitudes, bytes, of eight numbers of IQ2: 0, 1, 2 mean 8, 25, 43.
+uvec2 iq2_magnitudes(uint entry)
+{
+    uvec2 v = uvec2(spread_twos(entry & 0xffu), spread_twos(entry >> 8));
+    return 0x08080808u + 17 * v + (v >> 1 & 0x01010101u);
+}
+
+// Returns those of four numbers of IQ3: c means 4 + 8 c, 7 means 62; IQ3_S: 1 + 2 c.
+uint iq3_magnitudes(uint entry)
+{
+    uint c = spread_fours(entry);
+    return IS(IQ3_XXS) ? 0x04040404u + 8 * c + 2 * (c & c >> 1 & c >> 2 & 0x01010101u) : 0x01010101u + 2 * c;
+}
+
 // Fills the code book in shared memory; books: the address of all. All invocations call it, and a barrier
 // follows before the first product.
 void fill_book(uvec2 books)
@@ -105,7 +136,13 @@ void fill_book(uvec2 books)
     uvec4 bytes = uvec4(IS_IQ4 ? IQ4_BYTES.x : E2M1_BYTES.x, IS_IQ4 ? IQ4_BYTES.y : E2M1_BYTES.y,
                         IS_IQ4 ? IQ4_BYTES.z : E2M1_BYTES.z, IS_IQ4 ? IQ4_BYTES.w : E2M1_BYTES.w);
     for (uint i = gl_LocalInvocationID.x; i < BOOK_WORDS; i += WORKGROUP) {
-        if (HAS_ENTRIES)
+        if (HAS_SPREAD) {
+            uint n = IS_IQ2 ? i >> 1 : i, two = Words(books).v[BOOK_AT + (n >> 1)];
+            uvec2 eight = iq2_magnitudes(two >> 16 * (n & 1u) & 0xffffu);
+            book[i] = IS_IQ3        ? iq3_magnitudes(two >> 16 * (n & 1u) & 0xffffu) :
+                      (i & 1u) == 0 ? eight.x :
+                                      eight.y;
+        } else if (HAS_ENTRIES)
             book[i] = Words(books).v[BOOK_AT + i];
         else if (HAS_NUMBERS)
             book[i] = floatBitsToUint(float(int(byte_of_16(bytes, i) << 24) >> 24));
@@ -517,18 +554,6 @@ uint spread_bits(uint bits)
     return (bits & 15u) * 0x00204081u & 0x01010101u;
 }
 
-// Spreads four numbers of two bits over four bytes.
-uint spread_twos(uint bits)
-{
-    return (bits | bits << 6 | bits << 12 | bits << 18) & 0x03030303u;
-}
-
-// Spreads four numbers of four bits over four bytes.
-uint spread_fours(uint bits)
-{
-    return (bits & 15u) | (bits << 4 & 0xf00u) | (bits << 8 & 0xf0000u) | (bits << 12 & 0xf000000u);
-}
-
 // Returns 128 + v for bytes v < 128, or 128 - v where the byte of `signs` is 1.
 uint signed_bytes(uint v, uint signs)
 {
@@ -556,9 +581,11 @@ uvec2 iq2_bytes(uvec4 h, uint j)
         entry = h.y >> 8 * j & 0xffu | (h.w >> 8 + 2 * j & 3u) << 8;
         signs = h.z >> 8 * j & 0xffu;
     }
-    uint twos = book_entry(entry);
-    uvec2 v = uvec2(spread_twos(twos & 0xffu), spread_twos(twos >> 8));
-    v = 0x08080808u + 17 * v + (v >> 1 & 0x01010101u); // 0, 1, 2 mean 8, 25, 43
+    uvec2 v;
+    if (HAS_SPREAD)
+        v = uvec2(book[2 * entry], book[2 * entry + 1]);
+    else
+        v = iq2_magnitudes(book_entry(entry));
     return uvec2(signed_bytes(v.x, spread_bits(signs)), signed_bytes(v.y, spread_bits(signs >> 4)));
 }
 
@@ -574,11 +601,11 @@ uvec2 iq3_bytes(uvec4 h, uint j)
         second |= (high >> 1 & 1u) << 8;
         signs = h.w >> 8 * j & 0xffu;
     }
-    uvec2 c = uvec2(spread_fours(book_entry(first)), spread_fours(book_entry(second))), v;
-    if (IS(IQ3_XXS)) // c means 4 + 8 c, 7 means 62
-        v = 0x04040404u + 8 * c + 2 * (c & c >> 1 & c >> 2 & 0x01010101u);
+    uvec2 v;
+    if (HAS_SPREAD)
+        v = uvec2(book[first], book[second]);
     else
-        v = 0x01010101u + 2 * c;
+        v = uvec2(iq3_magnitudes(book_entry(first)), iq3_magnitudes(book_entry(second)));
     return uvec2(signed_bytes(v.x, spread_bits(signs)), signed_bytes(v.y, spread_bits(signs >> 4)));
 }
 

@@ -316,7 +316,7 @@ static int make_choice(struct api_request *c, const json_t *in, const json_t *sa
         rc = check_length(&a->request, g, refusal);
     if (!rc && defaults->turns) {
         turn_stops_find(&a->request, g, &a->stops);
-        prefix_cut_at(&a->cuts, a->stops.n_shared, (uint32_t)a->request.tokens.n);
+        turn_stops_cut(&a->request, g, &a->stops, &a->cuts);
         a->is_placed = true;
     }
     return rc;

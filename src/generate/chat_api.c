@@ -394,7 +394,7 @@ static void place(struct choice *c, struct generator *g, enum chat_api_places pl
     if (places != CHAT_API_TURNS)
         return;
     turn_stops_find(r, g, &c->stops);
-    prefix_cut_at(&c->cuts, c->stops.n_shared, (uint32_t)r->tokens.n);
+    turn_stops_cut(r, g, &c->stops, &c->cuts);
 }
 
 int chat_api_prepare(struct moeflux_chat *c, struct moeflux_request *r, uint32_t max_context,

@@ -1,6 +1,7 @@
 #include "generate/turn_stops.h"
 
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/err.h"
@@ -125,16 +126,57 @@ static uint32_t before_question(const struct request *r, struct generator *g, co
     return least;
 }
 
+/* Returns the length of the text up to its last blank line, with that; 0: no text follows one. */
+static size_t before_paragraph(const char *text)
+{
+    size_t found = 0;
+    for (const char *at = strstr(text, "\n\n"); at; at = strstr(at + 1, "\n\n"))
+        if (at[2 + strspn(at + 2, "\n")])
+            found = (size_t)(at + 2 - text);
+    return found;
+}
+
+/* Returns the number of tokens before a raw prompt's last paragraph: the examples of many prompts end there. */
+static uint32_t before_raw_question(const struct request *r, struct generator *g)
+{
+    size_t n = r->options.prompt ? before_paragraph(r->options.prompt) : 0;
+    char *other = n ? malloc(n + 2) : NULL;
+    if (!other)
+        return 0;
+    memcpy(other, r->options.prompt, n);
+    other[n + 1] = '\0';
+    other[n] = 'x';
+    uint32_t x = common_with_other(r, g, NULL, other);
+    other[n] = '7';
+    uint32_t seven = common_with_other(r, g, NULL, other);
+    free(other);
+    return x < seven ? x : seven;
+}
+
 void turn_stops_find_cuts(const struct request *r, struct generator *g, struct prefix_cuts *cuts)
 {
     const json_t *messages = json_object_get(r->fields, "messages");
     size_t n_messages = json_array_size(messages);
     uint32_t n = (uint32_t)r->tokens.n;
     *cuts = (struct prefix_cuts){0};
-    if (r->options.raw || n <= PREFIX_LEAST_CUT)
+    if (n <= PREFIX_LEAST_CUT)
         return;
+    if (r->options.raw) {
+        prefix_cut_at(cuts, before_raw_question(r, g), n);
+        return;
+    }
     prefix_cut_at(cuts, before_question(r, g, n_messages ? messages : NULL, other_start), n);
     const char *role = json_string_value(json_object_get(json_array_get(messages, n_messages - 1), "role"));
     if (n_messages > 2 && role && strcmp(role, "user") == 0)
         prefix_cut_at(cuts, before_question(r, g, messages, other_end), n);
+}
+
+void turn_stops_cut(const struct request *r, struct generator *g, const struct prefix_stops *st,
+                    struct prefix_cuts *cuts)
+{
+    *cuts = (struct prefix_cuts){0};
+    if (r->options.raw)
+        turn_stops_find_cuts(r, g, cuts);
+    else
+        prefix_cut_at(cuts, st->n_shared, (uint32_t)r->tokens.n);
 }

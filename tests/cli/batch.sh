@@ -432,16 +432,35 @@ shared "$tmp/in"
 # Each beginning was computed once; the examples begin with the system text.
 json_is 'sum(x["reused_tokens"] == 0 for x in r), len({x["reused_tokens"] for x in r})' '(1, 3)'
 together=$(json "$answers")
-: >"$tmp/each"
-while read -r line; do
-    printf '%s\n' "$line" >"$tmp/one"
-    shared "$tmp/one"
-    cat "$tmp/out" >>"$tmp/each"
-done <"$tmp/in"
+# Answers the lines of $tmp/in one by one, to $tmp/each.
+each_alone() {
+    : >"$tmp/each"
+    while read -r line; do
+        printf '%s\n' "$line" >"$tmp/one"
+        shared "$tmp/one"
+        cat "$tmp/out" >>"$tmp/each"
+    done <"$tmp/in"
+}
+each_alone
 [ "$(json "$answers" "$tmp/each")" = "$together" ] || fault 'a line alone has another answer'
 sort -R --random-source="$tmp/in" "$tmp/in" >"$tmp/shuffled"
 shared "$tmp/shuffled"
 json_is "$answers" "$together"
+
+claim raw_prompts_share_what_comes_before_their_last_paragraph
+python3 - "$tmp/in" <<'END'
+import json, sys
+examples = ''.join(f'What is {i} + {i}?\nThe river was very quiet.\n{2 * i}\n\n' for i in range(16))
+with open(sys.argv[1], 'w') as f:
+    for i in range(6):
+        print(json.dumps({'id': i, 'n': 6, 'temp': 0, 'ignore_eos': True, 'raw': True,
+                          'prompt': f'{examples}What is {i + 3} + {i}?\n'}), file=f)
+END
+shared "$tmp/in"
+json_is 'sum(x["reused_tokens"] == 0 for x in r), sum(x["reused_tokens"] > 128 for x in r)' '(1, 5)'
+together=$(json "$answers")
+each_alone
+[ "$(json "$answers" "$tmp/each")" = "$together" ] || fault 'a line alone has another answer'
 
 claim the_echo_of_a_text_has_no_token_that_was_added
 mkdir "$tmp/begins"
