@@ -164,14 +164,13 @@ static int await_rows(const struct pass *p, struct moeflux_err *e)
     return rc < 0 ? rc : ngram_rows_wait(&at->ngrams, at->exec, e);
 }
 
-/* Whether a pass that is recorded now is submitted after its first n layers: 2, 6, 14, 30 ... Each piece has
- * twice the layers of the one before, so that it is recorded while the device computes that one. A submission
+/* Whether a pass that is recorded now is submitted after its first n layers: 2, 8, 32 ... A submission
  * costs the host about as much as a layer. */
 static bool is_piece(const struct pass *p, uint32_t n)
 {
     uint32_t end = 2;
     while (end < n)
-        end = 2 * end + 2;
+        end *= 4;
     return p->is_in_pieces && n == end;
 }
 
