@@ -442,6 +442,8 @@ ARGS_SIZE(gqa_prepare_args, 104);
 #define ATTENTION_GATED  2 /* PREPARE: a gate follows each query */
 #define ATTENTION_MERGED 4 /* PREPARE: the last workgroup joins the splits */
 #define ATTENTION_VALUES 8 /* PREPARE: each head's values are divided by their rms */
+#define ATTENTION_STORES 16 /* PREPARE: the position's row is stored, and nothing else done; one split */
+#define ATTENTION_STORED 32 /* PREPARE: such a dispatch came before */
 struct attention_decode_args {
     ADDR q;       /* [n][q_stride]: n_heads x key_dim; PREPARE: gqa_prepare_args' qkv */
     ADDR keys;    /* the cache's table of blocks; FLAT: the keys [positions][n_kv_heads][key_dim] */

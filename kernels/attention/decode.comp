@@ -13,6 +13,8 @@
 //            its queries like gqa/prepare.comp. The one with the last position does so with the new key, too,
 //            and writes the position's row of the cache. Other workgroups see that row only in the next
 //            dispatch; one member of each of its teams begins with key and value in shared memory
+//   STORES,  (PREPARE) tokens of one sequence at once: a dispatch stores the rows of all, then another one
+//   STORED   reads them
 //   merged   (PREPARE, not whole) the workgroup that finishes last of its heads' does what merge.comp does,
 //            so no other dispatch follows. The order of the sum over the splits is fixed
 //
@@ -317,13 +319,19 @@ float turned(Channel c, float factor)
     return c.v * (factor * c.norm) * c.co + c.other * (factor * c.other_norm) * c.si;
 }
 
+// Returns whether the workgroup stores the new position's row.
+bool stores_row()
+{
+    return first == team * HEADS && (a.is & ATTENTION_STORED) == 0;
+}
+
 // Stores a pair of channels of row i in shared memory, and in the cache unless the row is a query.
 void store_pair(uint i, uint pair, vec2 v, uvec2 row)
 {
     if (i < TEAMS * HEADS)
         v *= a.scale * LOG2_E;
     else
-        v = store_two(row, pair, v, first == team * HEADS);
+        v = store_two(row, pair, v, stores_row());
     uint at = i * KEY_DIM / 4 + pair / 2;
     if (pair % 2 == 0)
         stage[at].xy = v;
@@ -400,7 +408,7 @@ void prepare_row(uint i, vec2 factors)
                 store_pair(i, pair, v, row);
         }
     if (KV_TYPE == KV_Q8_0 && !is_query)
-        store_row(row, i * KEY_DIM / 4, dim, first == team * HEADS);
+        store_row(row, i * KEY_DIM / 4, dim, stores_row());
 }
 
 // Returns this invocation's share of the squares of the n4 vec4s from `at` on.
@@ -430,12 +438,13 @@ vec2 all_factors()
     return inversesqrt(sums / (4.0 * vec2(n_q4, n_k4)) + a.eps);
 }
 
-void prepare()
+// only_row: not the queries.
+void prepare(bool only_row)
 {
     vec2 factors = vec2(1.0);
     if (NORM == NORM_ALL)
         factors = all_factors();
-    for (uint i = gl_SubgroupID; i < TEAMS * HEADS + (has_new ? 2 : 0); i += SUBGROUPS)
+    for (uint i = gl_SubgroupID + (only_row ? TEAMS * HEADS : 0); i < TEAMS * HEADS + (has_new ? 2 : 0); i += SUBGROUPS)
         prepare_row(i, factors);
     barrier();
 }
@@ -815,12 +824,15 @@ void main()
         return;
 #endif
     find_work();
-    if (from < to && STREAMS == 0)
+    bool only_row = PREPARE != 0 && (a.is & ATTENTION_STORES) != 0;
+    if (from < to && STREAMS == 0 && !only_row)
         fetch_keys(from + member * STEP);
     if (PREPARE != 0)
-        prepare();
+        prepare(only_row);
     else if (STREAMS != 0)
         stage_queries();
+    if (only_row)
+        return;
     load_queries();
     if (PREPARE != 0)
         // the loop would lose time by reading the queries again and again, so they stay in registers

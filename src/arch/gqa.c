@@ -238,20 +238,24 @@ static struct gqa_call call_of(const struct gqa_mixer *q, const struct part_call
                                  r->uses_f16 && arch_plan_n(call->chunk) > EXEC_MAX_INVARIANT};
 }
 
-/* Runs the sequences in groups of those whose partial results have room. */
+/* Runs the sequences, or a chain's tokens, in groups of those whose partial results have room. */
 static void attend(const struct gqa_mixer *q, const struct part_call *call)
 {
     const struct part_room *r = q->room;
     struct gqa_call calls[PART_GROUP];
     bool are_single;
     for (uint32_t first = 0, n; (n = part_group_from(call->chunk, first, &are_single)) > 0; first += n) {
+        bool is_chain =
+            call->chunk->is_chain && n * q->partial_bytes <= r->own[PART_ATTENTION][PARTIAL].bytes;
         for (uint32_t i = 0; i < n; i++) {
             const struct part_tokens part = part_tokens_of(r, call->chunk, q->config->rope, first + i);
-            calls[i] = call_of(q, call, &part, are_single ? i : 0);
+            calls[i] = call_of(q, call, &part, are_single || is_chain ? i : 0);
         }
         if (are_single)
             gqa_run_concurrent(&q->op, r->exec, calls, n);
-        for (uint32_t i = 0; !are_single && i < n; i++)
+        else if (is_chain)
+            gqa_run_chain(&q->op, r->exec, calls, n);
+        for (uint32_t i = 0; !are_single && !is_chain && i < n; i++)
             gqa_run(&q->op, r->exec, &calls[i]);
     }
 }

@@ -88,3 +88,9 @@ void attention_run_concurrent(const struct attention *op, struct exec *x, const 
     for (uint32_t i = 0; i < n; i++)
         attention_run(op, x, &calls[i]);
 }
+
+bool attention_run_chain(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                         uint32_t n)
+{
+    return !exec_get_caps(x).is_host && attention_vulkan_chain(op, x, calls, n);
+}

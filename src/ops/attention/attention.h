@@ -145,6 +145,10 @@ struct attention_parts attention_parts_of(const struct attention *op, const stru
 enum { ATTENTION_CONCURRENT = 128 };
 void attention_run_concurrent(const struct attention *op, struct exec *x, const struct attention_call *calls,
                               uint32_t n);
+/* Does the same for tokens at consecutive positions of one sequence, whose calls are `fresh`: stores all rows,
+ * then computes the tokens. Returns false, and has done nothing, if they must run one after the other. */
+bool attention_run_chain(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                         uint32_t n);
 
 /* Returns the first position that a token at `pos` sees. */
 static inline uint32_t attention_first(const struct attention_shape *s, uint32_t pos)
@@ -167,6 +171,8 @@ int attention_vulkan_open(struct attention *op, struct exec *x, struct moeflux_e
 void attention_vulkan(const void *self, const void *what, struct exec *x);
 void attention_vulkan_concurrent(const struct attention *op, struct exec *x,
                                  const struct attention_call *calls, uint32_t n);
+bool attention_vulkan_chain(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                            uint32_t n);
 uint64_t attention_cpu_partial_bytes(const struct attention_shape *s, uint32_t n_pos);
 op_host_fn attention_cpu, attention_ref;
 

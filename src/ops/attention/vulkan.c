@@ -749,9 +749,10 @@ static const struct kernel *each_of(const struct attention *op, const struct att
     return goes_alone ? NULL : &range_of(op, call)->each;
 }
 
-/* Computes the calls that share the first one's kernel, and marks them. */
+/* Computes the calls that share the first one's kernel, and marks them. is: 0, ATTENTION_STORES or
+ * ATTENTION_STORED. */
 static void run_decodes(const struct attention *op, struct exec *x, const struct attention_call *calls,
-                        uint32_t first, uint32_t n, bool *is_done)
+                        uint32_t first, uint32_t n, uint32_t is, bool *is_done)
 {
     const struct kernel *k = each_of(op, &calls[first]);
     struct attention_decode_args all[ATTENTION_CONCURRENT];
@@ -759,8 +760,9 @@ static void run_decodes(const struct attention *op, struct exec *x, const struct
     for (uint32_t i = first; k && i < n; i++) {
         if (is_done[i] || each_of(op, &calls[i]) != k)
             continue;
-        uint32_t splits = splits_of(op, &calls[i]);
-        all[n_all++] = decode_args(op, &calls[i], i, splits, is_whole(op, splits));
+        uint32_t splits = is == ATTENTION_STORES ? 1 : splits_of(op, &calls[i]);
+        all[n_all] = decode_args(op, &calls[i], i, splits, is_whole(op, splits));
+        all[n_all++].is |= is;
         groups = (uint32_t)size_max(groups, decode_groups(op, &calls[i], splits));
         is_done[i] = true;
     }
@@ -810,6 +812,27 @@ static bool run_on_matrices(const struct attention *op, struct exec *x, const st
     return n_all > 0;
 }
 
+/* Computes the calls that are not done yet, concurrently with what came before if `goes_along`. */
+static void run_others(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                       uint32_t n, uint32_t is, bool goes_along, bool *is_done)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        if (is_done[i])
+            continue;
+        if (goes_along)
+            exec_concurrent(x);
+        goes_along = true;
+        run_decodes(op, x, calls, i, n, is, is_done);
+    }
+}
+
+static void run_all_merges(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                           uint32_t n)
+{
+    bool has_few = run_merges(op, x, calls, n, true, false);
+    run_merges(op, x, calls, n, false, has_few);
+}
+
 void attention_vulkan_concurrent(const struct attention *op, struct exec *x,
                                  const struct attention_call *calls, uint32_t n)
 {
@@ -818,14 +841,22 @@ void attention_vulkan_concurrent(const struct attention *op, struct exec *x,
         if (!has_room(op, x, &calls[i]))
             return;
     bool goes_along = run_on_matrices(op, x, calls, n, is_done);
-    for (uint32_t i = 0; i < n; i++) {
-        if (is_done[i])
-            continue;
-        if (goes_along)
-            exec_concurrent(x);
-        goes_along = true;
-        run_decodes(op, x, calls, i, n, is_done);
-    }
-    bool has_few = run_merges(op, x, calls, n, true, false);
-    run_merges(op, x, calls, n, false, has_few);
+    run_others(op, x, calls, n, 0, goes_along, is_done);
+    run_all_merges(op, x, calls, n);
+}
+
+bool attention_vulkan_chain(const struct attention *op, struct exec *x, const struct attention_call *calls,
+                            uint32_t n)
+{
+    bool is_stored[ATTENTION_CONCURRENT] = {false}, is_done[ATTENTION_CONCURRENT] = {false};
+    for (uint32_t i = 0; i < n; i++)
+        if (attention_has_lists(&op->shape, &calls[i]) || !each_of(op, &calls[i]))
+            return false;
+    for (uint32_t i = 0; i < n; i++)
+        if (!has_room(op, x, &calls[i]))
+            return true;
+    run_others(op, x, calls, n, ATTENTION_STORES, false, is_stored);
+    run_others(op, x, calls, n, ATTENTION_STORED, false, is_done);
+    run_all_merges(op, x, calls, n);
+    return true;
 }

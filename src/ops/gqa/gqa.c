@@ -123,6 +123,22 @@ static void prepare_all(const struct gqa *op, struct exec *x, const struct gqa_c
     }
 }
 
+void gqa_run_chain(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n)
+{
+    struct attention_fresh fresh[ATTENTION_CONCURRENT];
+    struct attention_call attention[ATTENTION_CONCURRENT];
+    bool can = n > 1;
+    for (uint32_t i = 0; i < n && can; i++) {
+        can = is_fresh(op, &calls[i]);
+        fresh[i] = fresh_of(op, &calls[i]);
+        attention[i] = attention_call_of(op, &calls[i], &fresh[i]);
+    }
+    if (can && attention_run_chain(&op->attention, x, attention, n))
+        return;
+    for (uint32_t i = 0; i < n; i++)
+        gqa_run(op, x, &calls[i]);
+}
+
 void gqa_run_concurrent(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n)
 {
     struct attention_fresh fresh[ATTENTION_CONCURRENT];
