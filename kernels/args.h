@@ -438,10 +438,10 @@ ARGS_SIZE(gqa_prepare_args, 104);
 /* What attention's kernels leave for attention_merge: the weighted values f32
  * [n][n_heads][n_splits][value_dim], then [n][n_heads][n_splits][2]: maximum in powers of two, sum of the
  * weights. A single whole split writes the results themselves: [n][dst_stride]: n_heads x value_dim. */
-#define ATTENTION_WHOLE  1 /* the only split writes the results */
-#define ATTENTION_GATED  2 /* PREPARE: a gate follows each query */
-#define ATTENTION_MERGED 4 /* PREPARE: the last workgroup joins the splits */
-#define ATTENTION_VALUES 8 /* PREPARE: each head's values are divided by their rms */
+#define ATTENTION_WHOLE  1  /* the only split writes the results */
+#define ATTENTION_GATED  2  /* PREPARE: a gate follows each query */
+#define ATTENTION_MERGED 4  /* PREPARE: the last workgroup joins the splits */
+#define ATTENTION_VALUES 8  /* PREPARE: each head's values are divided by their rms */
 #define ATTENTION_STORES 16 /* PREPARE: the position's row is stored, and nothing else done; one split */
 #define ATTENTION_STORED 32 /* PREPARE: such a dispatch came before */
 struct attention_decode_args {

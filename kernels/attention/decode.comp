@@ -444,7 +444,8 @@ void prepare(bool only_row)
     vec2 factors = vec2(1.0);
     if (NORM == NORM_ALL)
         factors = all_factors();
-    for (uint i = gl_SubgroupID + (only_row ? TEAMS * HEADS : 0); i < TEAMS * HEADS + (has_new ? 2 : 0); i += SUBGROUPS)
+    uint end = TEAMS * HEADS + (has_new ? 2 : 0);
+    for (uint i = gl_SubgroupID + (only_row ? TEAMS * HEADS : 0); i < end; i += SUBGROUPS)
         prepare_row(i, factors);
     barrier();
 }

@@ -12,8 +12,8 @@
  * Every extent is read in full or the request fails. A read that fails is tried again, READER_RETRIES times.
  * Scales and biases are checked to be finite, so that bad bytes never reach a kernel. A failed request leaves
  * garbage in its own dst; the reader goes on. A direct read of an extent that is not at whole blocks of the
- * file system, in the file or in the slot, takes the blocks around it to memory of the reader's own, unless it
- * has them to itself in the slot (expert_places.h).
+ * file system, in the file or in the slot, takes the blocks around it to memory of the reader's own, unless
+ * it has them to itself in the slot (expert_places.h).
  *
  * Demanded requests precede speculative ones. A speculative part starts only if no demanded one waits or is
  * in flight. Only a few are in flight at once, so that the disk is soon free for a demanded one.

@@ -343,8 +343,8 @@ static bool is_drained(const struct reader_work *w)
     return w->stopping && !w->demanded.first && !w->speculative.first;
 }
 
-/* Returns whether the part is read to its place in the slot. A direct read writes whole blocks: those of a run
- * that has them to itself, or after the expert's last byte, where there is room for the rest of one. */
+/* Returns whether the part is read to its place in the slot. A direct read writes whole blocks: those of a
+ * run that has them to itself, or after the expert's last byte, where there is room for the rest of one. */
 static bool is_read_in_place(const struct reader_work *w, const struct read_part *p)
 {
     const struct extent *x = &p->extent;

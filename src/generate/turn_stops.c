@@ -136,7 +136,7 @@ static size_t before_paragraph(const char *text)
     return found;
 }
 
-/* Returns the number of tokens before a raw prompt's last paragraph: the examples of many prompts end there. */
+/* Returns the number of tokens before a raw prompt's last paragraph: examples of many prompts end there. */
 static uint32_t before_raw_question(const struct request *r, struct generator *g)
 {
     size_t n = r->options.prompt ? before_paragraph(r->options.prompt) : 0;

@@ -21,8 +21,8 @@
 /* Kernels read blocks by words of up to 16 bytes. */
 enum { BLOCKS_ALIGN = 16 };
 
-/* How projections follow each other in a slot: each at a multiple of `align` and `lead` bytes. align 0: blocks
- * at BLOCKS_ALIGN, others without a gap. */
+/* How projections follow each other in a slot: each at a multiple of `align` and `lead` bytes. align 0:
+ * blocks at BLOCKS_ALIGN, others without a gap. */
 struct gaps {
     uint32_t align, lead;
 };

@@ -9,8 +9,8 @@
 struct moeflux_err;
 
 /* Tensors of a GGUF file begin anywhere. Direct reads take whole blocks of the disk, so a run that does not
- * begin at a block would have to be copied to its place in a slot: on two cores a sixth of the time of a token
- * that waits for the disk. In the slots of such a file a run begins as many bytes after a block's start as the
+ * begin at a block would have to be copied to its place in a slot, a sixth of the processor's time of a token
+ * whose experts are read. In the slots of such a file a run begins as many bytes after a block's start as the
  * first expert's; the rest of its first and last block is free. */
 enum { EXPERT_BLOCK = 512 };
 

@@ -145,8 +145,9 @@ struct attention_parts attention_parts_of(const struct attention *op, const stru
 enum { ATTENTION_CONCURRENT = 128 };
 void attention_run_concurrent(const struct attention *op, struct exec *x, const struct attention_call *calls,
                               uint32_t n);
-/* Does the same for tokens at consecutive positions of one sequence, whose calls are `fresh`: stores all rows,
- * then computes the tokens. Returns false, and has done nothing, if they must run one after the other. */
+/* Does the same for tokens at consecutive positions of one sequence, whose calls are `fresh`: stores all
+ * rows, then computes the tokens. Returns false, and has done nothing, if they must run one after the
+ * other. */
 bool attention_run_chain(const struct attention *op, struct exec *x, const struct attention_call *calls,
                          uint32_t n);
 

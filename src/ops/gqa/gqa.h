@@ -87,8 +87,8 @@ void gqa_run(const struct gqa *op, struct exec *x, const struct gqa_call *call);
  * its own, and with a choice also a `q`. The result is batch-invariant. All calls have the same
  * may_use_matrices. */
 void gqa_run_concurrent(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n);
-/* Runs n <= ATTENTION_CONCURRENT calls of one token each, at consecutive positions of one sequence, each with a
- * `partial` of its own. Each token has the bits of gqa_run. */
+/* Runs n <= ATTENTION_CONCURRENT calls of one token each, at consecutive positions of one sequence, each with
+ * a `partial` of its own. Each token has the bits of gqa_run. */
 void gqa_run_chain(const struct gqa *op, struct exec *x, const struct gqa_call *calls, uint32_t n);
 
 /* The implementations of prepare. */
