@@ -352,7 +352,7 @@ static bool is_read_in_place(const struct reader_work *w, const struct read_part
     bool ends = x->at + x->bytes == w->model->experts[p->request->layer].bytes;
     if (x->rule || block == 0)
         return !x->rule;
-    if (w->model->owns_blocks && EXPERT_BLOCK % block == 0)
+    if (w->model->experts[p->request->layer].owns_blocks && EXPERT_BLOCK % block == 0)
         return x->off % block == x->at % block;
     return x->off % block == 0 && x->at % block == 0 && (ends || x->bytes % block == 0);
 }

@@ -42,7 +42,7 @@ static void place_projection(uint32_t format, uint64_t n, const struct gaps *g, 
 static struct expert_layout layout_of(const struct config *c, const struct expert_formats *f, struct gaps g)
 {
     uint64_t n = (uint64_t)c->moe_inner * config_expert_hidden(c);
-    struct expert_layout l = {.formats = *f};
+    struct expert_layout l = {.formats = *f, .owns_blocks = g.align > 0};
     place_projection(f->gate, n, &g, &l.gate_w, &l.gate_s, &l.gate_b, &l.bytes);
     if (c->gateless) /* up is read as the gate, too */
         l.bytes = 0;
@@ -85,7 +85,9 @@ int expert_places_lay_out(struct model_dir *m, uint32_t layer, const struct expe
     int rc = check_formats(m, layer, f, e);
     if (rc < 0)
         return rc;
-    struct gaps g = {m->owns_blocks ? EXPERT_BLOCK : 0, m->expert_lead};
+    bool owns = m->may_own_blocks && !format_of(f->gate)->scale_bytes && !format_of(f->up)->scale_bytes &&
+                !format_of(f->down)->scale_bytes;
+    struct gaps g = {owns ? EXPERT_BLOCK : 0, owns ? m->expert_lead : 0};
     m->experts[layer] = layout_of(&m->config, f, g);
     m->max_expert_bytes = size_max(m->max_expert_bytes, m->experts[layer].bytes);
     return 0;
@@ -462,8 +464,8 @@ static int find_lead(struct model_dir *m, uint32_t layer, struct moeflux_err *e)
     if (rc < 0)
         return rc;
     uint64_t lead = spot_of(&x).off % EXPERT_BLOCK;
-    m->owns_blocks = lead % BLOCKS_ALIGN == 0;
-    m->expert_lead = m->owns_blocks ? (uint32_t)lead : 0;
+    m->may_own_blocks = lead % BLOCKS_ALIGN == 0;
+    m->expert_lead = (uint32_t)lead;
     return 0;
 }
 

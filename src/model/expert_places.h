@@ -11,7 +11,8 @@ struct moeflux_err;
 /* Tensors of a GGUF file begin anywhere. Direct reads take whole blocks of the disk, so a run that does not
  * begin at a block would have to be copied to its place in a slot, a sixth of the processor's time of a token
  * whose experts are read. In the slots of such a file a run begins as many bytes after a block's start as the
- * first expert's; the rest of its first and last block is free. */
+ * first expert's; the rest of its first and last block is free. Formats with scales of their own have no such
+ * slots: rules put their bytes there. */
 enum { EXPERT_BLOCK = 512 };
 
 /* Where the run of one expert begins: file, bytes from its start. */

@@ -144,6 +144,8 @@ struct expert_layout {
     struct expert_formats formats;
     uint64_t gate_w, gate_s, gate_b, up_w, up_s, up_b, down_w, down_s, down_b;
     uint64_t bytes; /* size of the whole expert */
+    /* each run has whole blocks of EXPERT_BLOCK bytes to itself (expert_places.h) */
+    bool owns_blocks;
 };
 
 struct model_dir {
@@ -173,9 +175,8 @@ struct model_dir {
     struct spread_dirs parts;      /* directories of the experts; plain: one */
     struct expert_place *places;   /* the layers' experts; private */
     bool has_rules;                /* some extents of experts have a rule */
-    /* GGUF: in a slot each run of an expert has whole blocks of EXPERT_BLOCK bytes to itself, and begins
-     * expert_lead bytes after their start, as it usually does in the file (expert_places.h) */
-    bool owns_blocks;
+    /* GGUF: experts may own blocks in a slot, and begin so many bytes after their start (expert_places.h) */
+    bool may_own_blocks;
     uint32_t expert_lead;
 };
 

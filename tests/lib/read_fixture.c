@@ -61,10 +61,10 @@ void check_bytes(const struct model_dir *m, const struct read_request *q)
     memset(want, POISON, bytes); /* parts that no extent fills stay as they are */
     check_ok(model_dir_read_expert(m, q->layer, q->expert, 0, bytes, want, &e), &e);
     struct extent x[EXPERT_MAX_EXTENTS];
-    uint32_t n = m->owns_blocks ? model_dir_expert(m, q->layer, q->expert, x) : 0;
+    uint32_t n = m->experts[q->layer].owns_blocks ? model_dir_expert(m, q->layer, q->expert, x) : 0;
     for (uint32_t i = 0; i < n; i++) /* around it are other bytes of its blocks */
         assert_memory_equal(q->dst + x[i].at, want + x[i].at, x[i].bytes);
-    if (!m->owns_blocks)
+    if (!m->experts[q->layer].owns_blocks)
         assert_memory_equal(q->dst, want, bytes);
     free(want);
 }

@@ -145,7 +145,7 @@ static void runs_of_a_gguf_file_need_no_copy(void **state)
     struct places s = {0};
     const struct reader_hook hook = {see_places, &s};
     check_ok(model_dir_open(&m, "tests/models/gguf/qwen3moe.gguf", &e), &e);
-    assert_true(m.owns_blocks);
+    assert_true(m.experts[0].owns_blocks);
     if (can_open(&m, READER_DIRECT)) {
         struct reader *r =
             open_reader(&m, &(struct reader_options){.mode = READER_DIRECT, .n_threads = 2, .hook = &hook});
