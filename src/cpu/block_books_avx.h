@@ -211,10 +211,10 @@ VEC_INLINE __m512i unit_book_of_256(const uint16_t *book, __m512i idx)
 /* Spreads 16 entries of four 4-bit numbers over bytes and looks these up. */
 VEC_INLINE __m512i unit_spread_fours(__m256i entries, __m128i values)
 {
-    const int or_and = 0xa8; /* (a | b) & c */
+    enum { OR_AND = 0xa8 }; /* (a | b) & c; clang wants a constant */
     __m512i v = _mm512_cvtepu16_epi32(entries);
-    v = _mm512_ternarylogic_epi32(v, _mm512_slli_epi32(v, 8), _mm512_set1_epi32(0x00ff00ff), or_and);
-    v = _mm512_ternarylogic_epi32(v, _mm512_slli_epi32(v, 4), _mm512_set1_epi32(0x0f0f0f0f), or_and);
+    v = _mm512_ternarylogic_epi32(v, _mm512_slli_epi32(v, 8), _mm512_set1_epi32(0x00ff00ff), OR_AND);
+    v = _mm512_ternarylogic_epi32(v, _mm512_slli_epi32(v, 4), _mm512_set1_epi32(0x0f0f0f0f), OR_AND);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(values), v);
 }
 
