@@ -5,7 +5,7 @@
 //   ONLY_FORMAT   there is code for that one format only
 //   EXTENDED      dequant_extended.glsl instead, for the one extended format that FORMATS names
 //   BLOCKS        dequant_blocks.glsl instead, for the one block format that FORMATS names
-//   CODE_NUMBERS  (with BLOCKS) products of few tokens: code books in shared memory take more room and less
+//   LARGE_BOOKS   (with BLOCKS) products of few tokens: code books in shared memory take more room and less
 //                 arithmetic
 //   WITH_Q4       (with EXTENDED) some matrices are FORMAT_Q4; FORMAT_NONE stands for the extended format of
 //                 the others

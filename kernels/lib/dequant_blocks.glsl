@@ -43,7 +43,7 @@ const bool HAS_BIAS = HAS_PAIR || IS(Q2_K);
 const bool HAS_ENTRIES = IS_IQ1 || IS_IQ2 || IS_IQ3; // codes are entries of a code book
 const bool HAS_HIGH = IS(Q3_K) || IS(Q5_K) || IS(Q6_K);
 
-#ifdef CODE_NUMBERS
+#ifdef LARGE_BOOKS
 // 4-bit codes are looked up one by one: 16 float32 numbers have no bank conflicts.
 const bool HAS_NUMBERS = IS_IQ4 || IS_E2M1;
 // Entries are spread over bytes once, in shared memory: 4 of IQ3, 8 of IQ2. (IQ2_S and IQ1 have too many.)

@@ -53,7 +53,7 @@ const bool IS_WHOLE = STEPS > 0 || STREAM > 0; // a row is one tile
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint MAX_ROWS = 4, MAX_ACC = 16;
 
-#define CODE_NUMBERS
+#define LARGE_BOOKS
 #include "lib/dequant.glsl"
 #include "lib/gemv_lanes.glsl"
 

@@ -126,13 +126,16 @@ static uint32_t before_question(const struct request *r, struct generator *g, co
     return least;
 }
 
-/* Returns the length of the text up to its last blank line, with that; 0: no text follows one. */
+/* Returns the length of the text up to its last blank line, with that; 0: no text follows one. Lines may
+ * end with CR LF. */
 static size_t before_paragraph(const char *text)
 {
     size_t found = 0;
-    for (const char *at = strstr(text, "\n\n"); at; at = strstr(at + 1, "\n\n"))
-        if (at[2 + strspn(at + 2, "\n")])
-            found = (size_t)(at + 2 - text);
+    for (const char *at = strchr(text, '\n'); at; at = strchr(at + 1, '\n')) {
+        const char *next = at[1] == '\r' ? at + 2 : at + 1;
+        if (*next == '\n' && next[1 + strspn(next + 1, "\r\n")])
+            found = (size_t)(next + 1 - text);
+    }
     return found;
 }
 

@@ -457,10 +457,16 @@ with open(sys.argv[1], 'w') as f:
                           'prompt': f'{examples}What is {i + 3} + {i}?\n'}), file=f)
 END
 shared "$tmp/in"
-json_is 'sum(x["reused_tokens"] == 0 for x in r), sum(x["reused_tokens"] > 128 for x in r)' '(1, 5)'
+shares='sum(x["reused_tokens"] == 0 for x in r), sum(x["reused_tokens"] > 128 for x in r)'
+json_is "$shares" '(1, 5)'
 together=$(json "$answers")
 each_alone
 [ "$(json "$answers" "$tmp/each")" = "$together" ] || fault 'a line alone has another answer'
+
+# So do prompts whose lines end with CR LF.
+sed 's/\\n/\\r\\n/g' "$tmp/in" >"$tmp/crlf"
+shared "$tmp/crlf"
+json_is "$shares" '(1, 5)'
 
 claim the_echo_of_a_text_has_no_token_that_was_added
 mkdir "$tmp/begins"
