@@ -57,9 +57,11 @@ OPT_portable     := $(ISA_OPT:-O3=-O2)
 UNCHECKED         = $(if $(SAN),$(if $(filter-out portable,$(1)),-fno-sanitize=undefined))
 ISAS    := portable $(if $(findstring x86_64,$(MACHINE)),avx2 avx512 amx) $(if $(findstring aarch64,$(MACHINE)),neon dotprod)
 ISA_SRC := $(sort $(shell find src -name '*_isa.c'))
-# amx takes from avx512 what both have, which saves a tenth of the build's time; gemm_fixed exists for amx alone.
-ISA_SRC_amx := $(addprefix src/cpu/,gemm_isa.c gemm_fixed_isa.c widen_isa.c table_isa.c)
-isa_src  = $(or $(ISA_SRC_$(1)),$(filter-out src/cpu/gemm_fixed_isa.c,$(ISA_SRC)))
+# amx takes from avx512 what both have, which saves a tenth of the build's time; gemm_fixed exists for amx alone, gemm_int16 for
+# avx512.
+ISA_SRC_amx    := $(addprefix src/cpu/,gemm_isa.c gemm_fixed_isa.c widen_isa.c table_isa.c)
+ISA_SRC_avx512 := $(filter-out src/cpu/gemm_fixed_isa.c,$(ISA_SRC))
+isa_src  = $(or $(ISA_SRC_$(1)),$(filter-out src/cpu/gemm_int16_isa.c,$(ISA_SRC_avx512)))
 isa_obj  = $(patsubst %.c,$(BUILD)/%.$(1).o,$(2))
 
 SRC := $(filter-out $(ISA_SRC),$(sort $(shell find src -name '*.c')))

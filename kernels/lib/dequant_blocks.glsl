@@ -377,6 +377,23 @@ Part load_part_of(Block b, uint part)
     return p;
 }
 
+// Whether parts 2 apart have the same `low` in each 128 columns.
+const bool SHARES_LOW = IS(Q2_K) || IS(Q3_K) || IS(Q6_K) || IS(TQ2_0);
+
+// Loads a part in the place of the one 2 before it, if there is one in the block: bytes of both stay.
+void load_next_part_of(Block b, uint part, inout Part p)
+{
+    if (!SHARES_LOW && !IS(Q5_K)) {
+        p = load_part_of(b, part);
+        return;
+    }
+    p.head = load_head(b, part);
+    if (!SHARES_LOW || (part & 2u) == 0)
+        load_run(b, low_place(part, 0), 4, p.low);
+    if (HAS_HIGH && (part & (IS(Q6_K) ? 2u : 6u)) == 0)
+        load_run(b, high_place(part), 4, p.high);
+}
+
 // --------------------------------------------------------------------------------------------------- pieces
 //
 // A byte of some formats has codes of four parts. A piece is what a lane takes in a product of few
@@ -448,10 +465,10 @@ Part load_piece_of(Block b, uint piece)
     return p;
 }
 
-// Loads columns 32 * i .. of a row.
-Part load_part(Matrix m, uint row, uint i)
+// Loads columns 32 * i .. of a row in the place of those 64 before them.
+void load_next_part(Matrix m, uint row, uint i, inout Part p)
 {
-    return load_part_of(block_at(m.weight, row * (m.cols / BLOCK_COLS) + i / PARTS), i % PARTS);
+    load_next_part_of(block_at(m.weight, row * (m.cols / BLOCK_COLS) + i / PARTS), i % PARTS, p);
 }
 
 // ------------------------------------------------------------------------------------------------ decoding

@@ -421,7 +421,8 @@ VEC_INLINE float unit_iq1_m_scale(const uint8_t *p)
 VEC_INLINE bool unit_has_groups(int type)
 {
     return type != FORMAT_G_Q2_K && type != FORMAT_G_Q3_K && type != FORMAT_G_Q6_K &&
-           type != FORMAT_G_IQ1_M && type != FORMAT_G_IQ2_XS && type != FORMAT_G_IQ2_S && type != BLOCK_ANY;
+           type != FORMAT_G_IQ1_M && type != FORMAT_G_IQ2_XS && type != FORMAT_G_IQ2_S &&
+           type != FORMAT_G_NVFP4 && type != BLOCK_ANY;
 }
 
 /* Returns the scales of the groups of a unit, if the type has groups. */

@@ -1,5 +1,5 @@
-/* gemv_blocks, widen_blocks (product.h) and panel_blocks (table.h): gemv, widen and gemm's panels for block
- * formats, for one instruction set. */
+/* gemv_blocks, widen_blocks (product.h), panel_blocks and panel_codes (table.h): gemv, widen and the panels of
+ * products of many tokens for block formats, for one instruction set. */
 #include "cpu/table.h"
 
 #include "base/format.h"
@@ -304,7 +304,7 @@ void VEC_NAME(widen_blocks)(const struct cpu_matrix *w, uint32_t row, uint32_t c
 }
 
 #ifdef VEC_AVX
-enum { PANEL_ROWS = PAIR_LANES, TURN_ROWS = VEC_LANES, TURN_COLS = 32 };
+enum { PANEL_ROWS = CPU_CODE_ROWS, TURN_ROWS = VEC_LANES, TURN_COLS = CPU_CODE_COLS };
 
 /* A unit of some rows: signed codes, and the lots' scales and biases in the order of the lanes. */
 struct rows_of_units {
@@ -327,7 +327,33 @@ VEC_INLINE void open_rows(struct rows_of_units *r, const struct cpu_matrix *w, c
     }
 }
 
-/* Transposes the lots' numbers: out[lot][row]. */
+#define OPEN_ROWS(name, n_biases)                                                                            \
+    static void open_rows_##name(struct rows_of_units *r, const struct cpu_matrix *w,                        \
+                                 const uint32_t rows[PANEL_ROWS], uint32_t col, uint32_t n)                  \
+    {                                                                                                        \
+        const struct blocks f = BLOCKS_OF(name, n_biases);                                                   \
+        open_rows(r, w, &f, rows, col, n);                                                                   \
+    }
+EACH_KNOWN(OPEN_ROWS)
+
+/* Opens columns col to col + n - 1 of some rows; n: at most a unit. */
+static void open_any_rows(struct rows_of_units *r, const struct cpu_matrix *w, const struct blocks *f,
+                          const uint32_t rows[PANEL_ROWS], uint32_t col, uint32_t n)
+{
+    const struct blocks any = *f;
+    switch (w->format) {
+#define CALL_OPEN(name, n_biases)                                                                            \
+    case FORMAT_G_##name:                                                                                    \
+        open_rows_##name(r, w, rows, col, n);                                                                \
+        break;
+        EACH_KNOWN(CALL_OPEN)
+    default:
+        open_rows(r, w, &any, rows, col, n);
+        break;
+    }
+}
+
+/* Transposes the lots' numbers: out[lot][row], lots in the order of the columns. */
 VEC_INLINE void turn_lots(const float (*rows)[UNIT_PARTS], float (*out)[PANEL_ROWS])
 {
     const void *from[TURN_ROWS];
@@ -337,9 +363,18 @@ VEC_INLINE void turn_lots(const float (*rows)[UNIT_PARTS], float (*out)[PANEL_RO
             for (uint32_t i = 0; i < TURN_ROWS; i++)
                 from[i] = rows[row + i] + at;
             vec_turn(from, turned);
-            for (uint32_t i = 0; i < VEC_LANES; i++)
-                vec_store(out[at + i] + row, vec_bits(turned[i]));
+            for (uint32_t i = 0; i < VEC_LANES; i++) /* lane_lot is its own inverse */
+                vec_store(out[lane_lot(at + i)] + row, vec_bits(turned[i]));
         }
+}
+
+/* Transposes the codes of 32 columns: words[i] has four columns of each row. */
+VEC_INLINE void turn_codes(const struct rows_of_units *r, uint32_t col, struct ipair words[TURN_COLS / 4])
+{
+    const void *rows[PANEL_ROWS];
+    for (uint32_t i = 0; i < PANEL_ROWS; i++)
+        rows[i] = r->codes[i] + col;
+    ipair_turn(rows, words);
 }
 
 /* Stores four columns of codes, which are the bytes of the words, times `scale` and plus `bias`. */
@@ -354,61 +389,64 @@ VEC_INLINE void panel_words(struct ipair words, struct pair scale, struct pair b
     }
 }
 
-VEC_INLINE void panel_unit(const struct rows_of_units *r, const struct blocks *f, uint32_t n, float *out)
+VEC_INLINE void panel_unit(const struct rows_of_units *r, bool has_bias, uint32_t n, float *out)
 {
     float scales[UNIT_PARTS][PANEL_ROWS], biases[UNIT_PARTS][PANEL_ROWS];
-    const bool has_bias = f->n_biases > 0;
     turn_lots(r->scales, scales);
     if (has_bias)
         turn_lots(r->biases, biases);
     for (uint32_t col = 0; col < n; col += TURN_COLS) {
-        const void *rows[PANEL_ROWS];
         struct ipair words[TURN_COLS / 4];
-        for (uint32_t i = 0; i < PANEL_ROWS; i++)
-            rows[i] = r->codes[i] + col;
-        ipair_turn(rows, words);
+        turn_codes(r, col, words);
 #pragma GCC unroll 8
         for (uint32_t c = 0; c < TURN_COLS; c += 4, out += (size_t)4 * PANEL_ROWS) {
-            uint32_t at = lane_lot((col + c) / PART_COLS);
+            uint32_t at = (col + c) / PART_COLS;
             panel_words(words[c / 4], pair_load(scales[at]), has_bias ? pair_load(biases[at]) : pair_set1(0),
                         has_bias, out);
         }
     }
 }
 
-VEC_INLINE void panel_all(const struct cpu_matrix *w, const struct blocks *f, const uint32_t rows[PANEL_ROWS],
-                          uint32_t col, uint32_t n, float *out)
+static void panel_with_biases(const struct rows_of_units *r, uint32_t n, float *out)
 {
-    for (uint32_t c = 0; c < n; c += UNIT_COLS, out += (size_t)UNIT_COLS * PANEL_ROWS) {
-        struct rows_of_units r;
-        uint32_t part = n - c < UNIT_COLS ? n - c : UNIT_COLS;
-        open_rows(&r, w, f, rows, col + c, part);
-        panel_unit(&r, f, part, out);
-    }
+    panel_unit(r, true, n, out);
 }
 
-#define PANEL_OF(name, n_biases)                                                                             \
-    static void panel_##name(const struct cpu_matrix *w, const uint32_t rows[PANEL_ROWS], uint32_t col,      \
-                             uint32_t n, float *out)                                                         \
-    {                                                                                                        \
-        const struct blocks f = BLOCKS_OF(name, n_biases);                                                   \
-        panel_all(w, &f, rows, col, n, out);                                                                 \
-    }
-EACH_KNOWN(PANEL_OF)
+static void panel_without(const struct rows_of_units *r, uint32_t n, float *out)
+{
+    panel_unit(r, false, n, out);
+}
 
 void VEC_NAME(panel_blocks)(const struct cpu_matrix *w, const uint32_t rows[PANEL_ROWS], uint32_t col,
                             uint32_t n, float *out)
 {
-    const struct blocks any = blocks_for(w->format);
-    switch (w->format) {
-#define CALL_PANEL(name, n_biases)                                                                           \
-    case FORMAT_G_##name:                                                                                    \
-        panel_##name(w, rows, col, n, out);                                                                  \
-        break;
-        EACH_KNOWN(CALL_PANEL)
-    default:
-        panel_all(w, &any, rows, col, n, out);
-        break;
+    const struct blocks f = blocks_for(w->format);
+    for (uint32_t c = 0; c < n; c += UNIT_COLS, out += (size_t)UNIT_COLS * PANEL_ROWS) {
+        struct rows_of_units r;
+        uint32_t part = n - c < UNIT_COLS ? n - c : UNIT_COLS;
+        open_any_rows(&r, w, &f, rows, col + c, part);
+        (f.n_biases > 0 ? panel_with_biases : panel_without)(&r, part, out);
     }
 }
+
+#ifdef __AVX512VNNI__
+void VEC_NAME(panel_codes)(const struct cpu_matrix *w, const uint32_t rows[PANEL_ROWS], uint32_t col,
+                           uint32_t n, struct cpu_code_panel *to)
+{
+    const struct blocks f = blocks_for(w->format);
+    struct rows_of_units r;
+    open_any_rows(&r, w, &f, rows, col, n);
+    turn_lots(r.scales, to->scales);
+    if (f.n_biases > 0)
+        turn_lots(r.biases, to->biases);
+    to->group = unit_has_groups((int)f.format) ? 2 * PART_COLS : PART_COLS;
+    to->bias_group = f.n_biases > 0 ? UNIT_COLS / f.n_biases : 0;
+    for (uint32_t c = 0; c < n; c += TURN_COLS) {
+        struct ipair words[TURN_COLS / 4];
+        turn_codes(&r, c, words);
+        for (uint32_t i = 0; i < TURN_COLS / 4; i++)
+            ipair_store(to->codes[c / TURN_COLS][i], words[i]);
+    }
+}
+#endif
 #endif

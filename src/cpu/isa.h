@@ -1,8 +1,8 @@
 /* isa.h - the instruction sets that the program is built for, and the one that it uses.
  *
  * The Makefile compiles the sources named src/X/Y_isa.c once for each set. They export their functions with
- * the set's name: VEC_NAME(y_run) of cpu/vec.h is y_run_avx2 and so on. All of them give the same bits; only
- * amx also has gemm_fixed, with bits of its own. */
+ * the set's name: VEC_NAME(y_run) of cpu/vec.h is y_run_avx2 and so on. All of them give the same bits, but for
+ * gemm_int16 (avx512 and amx) and gemm_fixed (amx), which have bits of their own. */
 #ifndef MOEFLUX_CPU_ISA_H
 #define MOEFLUX_CPU_ISA_H
 
@@ -40,7 +40,10 @@ struct cpu_isa {
     cpu_gemm_fn *gemm;
     cpu_widen_fn *widen;
     cpu_pack_fixed_fn *pack_fixed;
-    cpu_gemm_fixed_fn *gemm_fixed; /* NULL: gemm is faster */
+    /* NULL where gemm is faster */
+    cpu_gemm_fixed_fn *gemm_fixed;
+    cpu_pack_fn *pack_int16;
+    cpu_gemm_fn *gemm_int16;
 };
 
 /* Returns the set of that name; for NULL the fastest that this processor has. Returns NULL with `e` filled

@@ -17,6 +17,11 @@ bool cpu_format_takes_fixed(uint32_t format)
     return format == FORMAT_Q4 || format == FORMAT_Q8;
 }
 
+bool cpu_format_takes_int16(uint32_t format)
+{
+    return format_is_block(format);
+}
+
 bool cpu_format_takes_digits(uint32_t format)
 {
     uint32_t scheme = format_of(format)->scheme;

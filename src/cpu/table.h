@@ -24,8 +24,25 @@ cpu_widen_fn SHARED_NAME(widen_blocks);
  * rows[i]. col: a multiple of 256, n: of 64. Only sets with AVX2 have it. */
 void SHARED_NAME(panel_blocks)(const struct cpu_matrix *w, const uint32_t rows[16], uint32_t col, uint32_t n,
                                float *out);
+/* 256 columns of 16 rows of a block format as whole numbers. */
+enum { CPU_CODE_ROWS = 16, CPU_CODE_COLS = 32, CPU_CODE_PARTS = 8 };
+struct cpu_code_panel {
+    /* signed codes: [32 columns][4 columns][row][column] */
+    _Alignas(64) int8_t codes[CPU_CODE_PARTS][CPU_CODE_COLS / 4][CPU_CODE_ROWS * 4];
+    float scales[2 * CPU_CODE_PARTS][CPU_CODE_ROWS],
+        biases[2 * CPU_CODE_PARTS][CPU_CODE_ROWS]; /* of 16 columns */
+    /* columns with the same scale, 16 or 32, and with the same bias: 0 (there are none), 16 or 32 */
+    uint32_t group, bias_group;
+};
+/* Sets the panel of columns col to col + n - 1 of rows rows[i] of a block format. col: a multiple of 256; n: at
+ * most 256, a multiple of 64. Only avx512 has it. */
+void SHARED_NAME(panel_codes)(const struct cpu_matrix *w, const uint32_t rows[CPU_CODE_ROWS], uint32_t col,
+                              uint32_t n, struct cpu_code_panel *to);
 cpu_pack_fn SHARED_NAME(pack);
 cpu_gemm_fn VEC_NAME(gemm);
+/* Only avx512 has them. */
+cpu_pack_fn SHARED_NAME(pack_int16);
+cpu_gemm_fn SHARED_NAME(gemm_int16);
 cpu_widen_fn VEC_NAME(widen);
 cpu_pack_fixed_fn SHARED_NAME(pack_fixed);
 cpu_gemm_fixed_fn gemm_fixed_amx;

@@ -13,6 +13,10 @@ const struct cpu_isa VEC_NAME(cpu_isa) = {
     .gemm = VEC_NAME(gemm),
     .widen = VEC_NAME(widen),
     .pack_fixed = SHARED_NAME(pack_fixed),
+#ifdef __AVX512VNNI__
+    .pack_int16 = SHARED_NAME(pack_int16),
+    .gemm_int16 = SHARED_NAME(gemm_int16),
+#endif
 #ifdef CPU_ISA_amx
     .gemm_fixed = gemm_fixed_amx,
 #endif

@@ -104,6 +104,11 @@ static bool takes_fixed(const struct exec_host *h)
     return h->host.isa && h->host.isa->gemm_fixed && !h->base.keeps_f32;
 }
 
+static bool takes_int16(const struct exec_host *h)
+{
+    return h->host.isa && h->host.isa->gemm_int16 && !h->base.keeps_f32;
+}
+
 static const struct node_shares *shares_of(const struct exec_host *h)
 {
     const struct node_shares *s = h->host.team ? team_shares(h->host.team) : NULL;
@@ -120,6 +125,7 @@ static struct exec_caps host_caps(const struct exec *x)
                               .is_software = true,
                               .is_unified = true,
                               .has_fixed = takes_fixed(h),
+                              .has_int16 = takes_int16(h),
                               .max_invariant = CPU_MAX_BATCHED,
                               .subgroup_size = 8,
                               .max_workgroup = 1024,
@@ -219,6 +225,7 @@ static void host_run(struct exec *x, const struct op *what, const void *op, cons
     op_host_fn *run = h->is_native ? what->cpu : what->reference;
     assert(run);
     h->host.takes_fixed = takes_fixed(h);
+    h->host.takes_int16 = takes_int16(h);
     h->host.is_batch_invariant = x->is_batch_invariant;
     int rc = run(op, call, &h->host);
     end_scratch(&h->memory);

@@ -12,7 +12,8 @@ struct team;
 struct host {
     struct team *team; /* the cpu's threads; NULL, like isa, on the reference */
     const struct cpu_isa *isa;
-    bool takes_fixed;           /* products of many tokens use isa->gemm_fixed if the matrix allows it */
+    /* products of many tokens use isa->gemm_fixed or isa->gemm_int16 if the matrix allows it */
+    bool takes_fixed, takes_int16;
     bool is_batch_invariant;    /* exec_set_batch_invariant */
     struct host_memory *memory; /* private */
 };

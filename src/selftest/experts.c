@@ -294,6 +294,7 @@ static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32
     if (tokens)
         snprintf(text + strlen(text), sizeof text - strlen(text), ", tiles of %u", tokens);
     double bound = kt_product_bound(l, c->n, 16);
+    double up_bound = kt_int16_bound(l, m.layout.up_format, c->n, bound);
     double up = kt_error(l, m.act, c->n * experts_act_floats(&m.layout, c->makes_shared));
     double down_error = kt_error(l, m.x, (uint64_t)c->n * c->hidden);
     if (c->chooses)
@@ -301,8 +302,8 @@ static void moe_case_of(struct kernel_test *l, const struct moe_shape *c, uint32
                           kt_error(l, m.weights, (uint64_t)c->n * c->top_k));
     /* Float16 between the two is another layout than the reference's; what comes of it is compared. */
     if (bound == KT_PRODUCT_BOUND)
-        kt_row(l, "experts_decode_up", text, up, bound);
-    kt_report(l, "experts_decode_down", text, down_error, bound);
+        kt_row(l, "experts_decode_up", text, up, up_bound);
+    kt_report(l, "experts_decode_down", text, down_error, kt_int16_bound(l, down_format, c->n, up_bound));
 }
 
 static void moe_case(struct kernel_test *l, const struct moe_shape *c, uint32_t down_format)

@@ -9,6 +9,7 @@
 #include "base/f16.h"
 #include "base/format.h"
 #include "base/mem.h"
+#include "cpu/product.h"
 #include "ops/linear/gemm_plan.h"
 #include "selftest/random_blocks.h"
 
@@ -536,4 +537,10 @@ bool kt_has_kernels(const struct kernel_test *l)
 double kt_product_bound(const struct kernel_test *l, uint32_t n, uint32_t from)
 {
     return n >= from && gemm_has_f16(l->side[KT_DEVICE]) ? KT_F16_BOUND : KT_PRODUCT_BOUND;
+}
+
+double kt_int16_bound(const struct kernel_test *l, uint32_t format, uint32_t n, double bound)
+{
+    bool is_int16 = exec_get_caps(l->side[KT_DEVICE]).has_int16 && n > CPU_FEW_TOKENS;
+    return is_int16 && cpu_format_takes_int16(format) ? KT_INT16_BOUND : bound;
 }

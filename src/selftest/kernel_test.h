@@ -143,6 +143,10 @@ void kt_forget(struct kernel_test *l);
 #define KT_F16_BOUND     2e-3
 /* Returns the bound of a product for n tokens whose inputs are rounded to float16 from `from` tokens on. */
 double kt_product_bound(const struct kernel_test *l, uint32_t n, uint32_t from);
+/* Inputs in 16-bit fixed point (gemm_int16 of cpu/product.h). */
+#define KT_INT16_BOUND 1e-4
+/* Returns that bound if the device multiplies n tokens with a matrix of that format so, else `bound`. */
+double kt_int16_bound(const struct kernel_test *l, uint32_t format, uint32_t n, double bound);
 /* Returns whether the device has several kernels for an operation, so that a case
  * can choose. Hosts do not. */
 bool kt_has_kernels(const struct kernel_test *l);

@@ -125,7 +125,9 @@ static void form_case(struct kernel_test *l, const struct mla_shape *c, uint32_t
     bool is_q8 = c->kv_type == KV_TYPE_Q8_0;
     bool is_f16 = c->kv_type == KV_TYPE_F16 ||
                   ((n > EXEC_MAX_INVARIANT || is_q8) && exec_get_caps(l->side[KT_DEVICE]).has_coopmat);
-    double bound = is_q8 && cache > 0 ? Q8_BOUND : is_f16 ? F16_BOUND : ATTENTION_BOUND;
+    double bound = is_q8 && cache > 0 ? Q8_BOUND
+                   : is_f16           ? F16_BOUND
+                                      : kt_int16_bound(l, format, pos + n, ATTENTION_BOUND);
     kt_report(l, "mla", text, error, bound);
 }
 

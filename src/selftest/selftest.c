@@ -201,6 +201,8 @@ static void heads_case(struct kernel_test *l, const struct linear_shape *c, uint
     double bound = c->path == LINEAR_GEMV             ? kt_product_bound(l, c->n, EXEC_MAX_INVARIANT + 1)
                    : c->path >= LINEAR_F16_GEMM_SMALL ? KT_F16_BOUND
                                                       : KT_PRODUCT_BOUND;
+    for (uint32_t i = 0; i < c->n_segments; i++)
+        bound = kt_int16_bound(l, c->formats[i], c->n, bound);
     kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)c->n * rows), bound);
 }
 
@@ -242,7 +244,7 @@ static void stack_case(struct kernel_test *l, uint32_t heads, uint32_t rows, uin
     snprintf(shape, sizeof shape, "%u of %ux%u %s, %u token%s", heads, rows, cols, kt_format_name(format), n,
              n > 1 ? "s" : "");
     kt_report(l, "linear", shape, kt_error(l, y, (uint64_t)n * y_stride),
-              kt_product_bound(l, n, EXEC_MAX_INVARIANT + 1));
+              kt_int16_bound(l, format, n, kt_product_bound(l, n, EXEC_MAX_INVARIANT + 1)));
 }
 
 /* Matrices [rows][cols] of such a stack from the left. */
@@ -643,7 +645,7 @@ static void run_cases(struct kernel_test *l)
     run_groups(l, false);
     run_nv(l);
     const struct exec_caps caps = exec_get_caps(l->side[KT_DEVICE]);
-    if (!caps.has_coopmat && !caps.has_denorm && !caps.has_fixed)
+    if (!caps.has_coopmat && !caps.has_denorm && !caps.has_fixed && !caps.has_int16)
         return;
     exec_keep_f32(l->side[KT_DEVICE]);
     exec_forbid_denorm(l->side[KT_DEVICE]);

@@ -33,11 +33,11 @@ struct job {
     float *floats;
     uint8_t *digits;
     uint64_t digits_bytes; /* bytes of one input */
-    /* Inputs for gemm: packed [pair, sorted by expert][cols], and the index of each (picks). For gemm_fixed:
-     * one for each group. */
+    /* Inputs for gemm or gemm_int16: packed [pair, sorted by expert][cols], and the index of each (picks). For
+     * gemm_fixed: one for each group. */
     float *packed;
     uint32_t *picks;
-    bool is_many, takes_fixed;
+    bool is_many, takes_fixed, takes_int16;
     bool has_blocks; /* some matrix that takes the inputs has a block format */
     struct cpu_fixed *fixed;
     /* Each thread's scratch: gemm's or gemm_fixed's, and the products of a block of rows. */
@@ -178,13 +178,14 @@ static void pack_group(const struct job *j, const struct group *g, const float *
             &(struct cpu_pack_fixed_call){.x = j->x, .pick = picks, .to = to, .last = cpu_fixed_tiles(to)});
         return;
     }
-    j->isa->pack(&(struct cpu_pack_call){.x = x,
-                                         .x_stride = j->cols,
-                                         .pick = picks,
-                                         .n = g->n,
-                                         .cols = j->cols,
-                                         .last = cpu_n_tiles(g->n),
-                                         .packed = j->packed + (uint64_t)g->first * j->cols});
+    const struct cpu_pack_call call = {.x = x,
+                                       .x_stride = j->cols,
+                                       .pick = picks,
+                                       .n = g->n,
+                                       .cols = j->cols,
+                                       .last = cpu_n_tiles(g->n),
+                                       .packed = j->packed + (uint64_t)g->first * j->cols};
+    (j->takes_int16 ? j->isa->pack_int16 : j->isa->pack)(&call);
 }
 
 static float *products_of(const struct job *j, uint32_t thread)
@@ -207,13 +208,14 @@ static void multiply(const struct job *j, const struct group *g, const struct we
         return;
     }
     if (!is_few(j, g)) {
-        j->isa->gemm(&(struct cpu_gemm_call){.w = &m,
-                                             .packed = j->packed + (uint64_t)g->first * j->cols,
-                                             .n = g->n,
-                                             .last = rows->rows,
-                                             .y = out,
-                                             .y_stride = rows->rows,
-                                             .scratch = j->rooms + thread * j->room_bytes});
+        const struct cpu_gemm_call call = {.w = &m,
+                                           .packed = j->packed + (uint64_t)g->first * j->cols,
+                                           .n = g->n,
+                                           .last = rows->rows,
+                                           .y = out,
+                                           .y_stride = rows->rows,
+                                           .scratch = j->rooms + thread * j->room_bytes};
+        (j->takes_int16 ? j->isa->gemm_int16 : j->isa->gemm)(&call);
         return;
     }
     for (uint32_t from = 0, n; from < g->n; from += n, out += (uint64_t)n * rows->rows) {
@@ -315,6 +317,8 @@ int experts_up_cpu(const void *self, const void *what, struct host *h)
     j.is_many = takes_many(c, h);
     j.takes_fixed =
         h->takes_fixed && cpu_format_takes_fixed(s->gate_format) && cpu_format_takes_fixed(s->up_format);
+    j.takes_int16 =
+        h->takes_int16 && cpu_format_takes_int16(s->gate_format) && cpu_format_takes_int16(s->up_format);
     j.has_blocks = format_is_block(s->gate_format) || format_is_block(s->up_format);
     divide_rows(&j, s->inner, whole_strips(&j, loops_block_rows(&gate)));
     if (!sort_pairs(&j, h, c->skip) || !make_room(&j, h, c->n, s->hidden, (uint64_t)c->n * s->hidden))
@@ -562,6 +566,7 @@ int experts_down_cpu(const void *self, const void *what, struct host *h)
     uint32_t rows = loops_block_rows(&down);
     j.is_many = takes_many(c, h);
     j.takes_fixed = h->takes_fixed && j.is_many && cpu_format_takes_fixed(s->down_format);
+    j.takes_int16 = h->takes_int16 && j.is_many && cpu_format_takes_int16(s->down_format);
     j.has_blocks = format_is_block(s->down_format) || format_is_block(c->shared_down.format);
     /* A block of few tokens reads its rows of every expert. */
     divide_rows(&j, s->hidden,

@@ -12,15 +12,15 @@ struct job {
     const struct loops *loops;
     const struct cpu_isa *isa;
     uint32_t n_stacked;
-    bool quantises;    /* some matrix needs a quantised input: for gemv or gemm_fixed */
-    bool has_blocks;   /* gemv takes some matrix of a block format */
-    bool packs, fixes; /* some matrix takes gemm, gemm_fixed */
+    bool quantises;                 /* some matrix needs a quantised input: for gemv or gemm_fixed */
+    bool has_blocks;                /* gemv takes some matrix of a block format */
+    bool packs, packs_int16, fixes; /* some matrix takes gemm, gemm_int16, gemm_fixed */
     /* The inputs; token t's input of matrix h of a stack is [h * n + t]. */
     float *normed; /* [n_stacked * n][cols]; NULL: the inputs as they are */
     struct cpu_vector *x;
     uint8_t *digits;
     uint64_t digits_bytes;   /* bytes of one input */
-    float *packed;           /* gemm only: matrix h's input at h * n * cols */
+    float *packed, *int16;   /* gemm, gemm_int16 only: matrix h's input at h * n * cols */
     uint32_t n_packs;        /* pieces of work that pack a matrix's input */
     struct cpu_fixed *fixed; /* gemm_fixed only: matrix h's input */
     /* Each thread's scratch: gemm's or gemm_fixed's, and results to be added. */
@@ -70,15 +70,22 @@ static void pack_some(void *ctx, uint32_t i, uint32_t thread)
 {
     const struct job *j = ctx;
     uint32_t n = j->call->n, h = i / j->n_packs, first = i % j->n_packs * PACK_TILES, cols = j->op->cols;
+    uint64_t at = (uint64_t)h * n * cols;
     (void)thread;
-    j->isa->pack(
-        &(struct cpu_pack_call){.x = j->normed ? j->normed + (uint64_t)h * n * cols : input_of(j, h, 0),
-                                .x_stride = j->normed ? cols : j->call->x_stride,
-                                .n = n,
-                                .cols = cols,
-                                .first = first,
-                                .last = (uint32_t)size_min(first + PACK_TILES, cpu_n_tiles(n)),
-                                .packed = j->packed + (uint64_t)h * n * cols});
+    struct cpu_pack_call call = {.x = j->normed ? j->normed + at : input_of(j, h, 0),
+                                 .x_stride = j->normed ? cols : j->call->x_stride,
+                                 .n = n,
+                                 .cols = cols,
+                                 .first = first,
+                                 .last = (uint32_t)size_min(first + PACK_TILES, cpu_n_tiles(n))};
+    if (j->packed) {
+        call.packed = j->packed + at;
+        j->isa->pack(&call);
+    }
+    if (j->int16) {
+        call.packed = j->int16 + at;
+        j->isa->pack_int16(&call);
+    }
 }
 
 static void pack_fixed_some(void *ctx, uint32_t i, uint32_t thread)
@@ -96,6 +103,29 @@ static bool takes_fixed(const struct host *host, const struct linear_call *c, co
     return host->takes_fixed && !is_few(host, c) && cpu_format_takes_fixed(w->format);
 }
 
+/* Returns whether gemm_int16 computes them. */
+static bool takes_int16(const struct host *host, const struct linear_call *c, const struct weights *w)
+{
+    return host->takes_int16 && !is_few(host, c) && cpu_format_takes_int16(w->format);
+}
+
+/* Computes rows of matrix h for all tokens with gemm or gemm_int16. y [n][stride] */
+static void multiply_packed(const struct job *j, const struct cpu_matrix *rows, uint32_t h, uint8_t *room,
+                            float *y, uint64_t stride)
+{
+    const struct linear_call *c = j->call;
+    bool is_int16 = j->int16 && cpu_format_takes_int16(rows->format);
+    const float *x = is_int16 ? j->int16 : j->packed;
+    (is_int16 ? j->isa->gemm_int16
+              : j->isa->gemm)(&(struct cpu_gemm_call){.w = rows,
+                                                      .packed = x + (uint64_t)h * c->n * j->op->cols,
+                                                      .n = c->n,
+                                                      .last = rows->rows,
+                                                      .y = y,
+                                                      .y_stride = stride,
+                                                      .scratch = room});
+}
+
 /* Computes rows of matrix h for all tokens. y: where the first row's results go. */
 static void run_rows(const struct job *j, const struct cpu_matrix *rows, uint32_t h, uint32_t thread,
                      float *y)
@@ -107,14 +137,8 @@ static void run_rows(const struct job *j, const struct cpu_matrix *rows, uint32_
     if (j->fixed && cpu_format_takes_fixed(rows->format))
         j->isa->gemm_fixed(&(struct cpu_gemm_fixed_call){
             .w = rows, .x = &j->fixed[h], .last = rows->rows, .y = to, .y_stride = stride, .scratch = room});
-    else if (j->packed)
-        j->isa->gemm(&(struct cpu_gemm_call){.w = rows,
-                                             .packed = j->packed + (uint64_t)h * c->n * j->op->cols,
-                                             .n = c->n,
-                                             .last = rows->rows,
-                                             .y = to,
-                                             .y_stride = stride,
-                                             .scratch = room});
+    else if (j->packed || j->int16)
+        multiply_packed(j, rows, h, room, to, stride);
     else
         for (uint32_t from = 0; from < c->n; from += CPU_MAX_BATCHED)
             j->isa->gemv(&(struct cpu_gemv_call){.w = rows,
@@ -159,11 +183,12 @@ static void divide(struct job *j, const struct host *host)
         uint32_t rows = loops_block_rows(w);
         if (!is_few(host, j->call))
             rows = (uint32_t)size_max(rows / CPU_STRIP_ROWS, 1) * CPU_STRIP_ROWS;
-        bool is_fixed = takes_fixed(host, j->call, w);
+        bool is_fixed = takes_fixed(host, j->call, w), is_int16 = takes_int16(host, j->call, w);
         j->quantises |= is_fixed || (cpu_format_takes_digits(w->format) && is_few(host, j->call));
         j->has_blocks |= format_is_block(w->format) && is_few(host, j->call);
         j->fixes |= is_fixed;
-        j->packs |= !is_fixed && !is_few(host, j->call);
+        j->packs_int16 |= is_int16;
+        j->packs |= !is_fixed && !is_int16 && !is_few(host, j->call);
         j->block_rows[i] = rows;
         j->first_block[i + 1] = j->first_block[i] + div_up(w->rows, rows);
     }
@@ -187,19 +212,20 @@ static int make_room(struct job *j, struct host *host)
     j->x = is_few(host, c) || j->fixes ? host_scratch(host, inputs, sizeof *j->x) : NULL;
     j->digits = host_scratch(host, j->quantises ? inputs : 0, j->digits_bytes);
     j->packed = j->packs ? host_scratch(host, inputs * j->op->cols, sizeof *j->packed) : NULL;
+    j->int16 = j->packs_int16 ? host_scratch(host, inputs * j->op->cols, sizeof *j->int16) : NULL;
     if (j->fixes)
         place_fixed(j, host);
-    j->gemm_bytes = size_max(j->packs ? cpu_gemm_scratch_bytes(j->op->cols) : 0,
+    j->gemm_bytes = size_max(j->packs || j->packs_int16 ? cpu_gemm_scratch_bytes(j->op->cols) : 0,
                              j->fixes ? cpu_gemm_fixed_scratch_bytes(j->op->cols) : 0);
     j->room_bytes = j->gemm_bytes + (c->add ? (uint64_t)c->n * LOOPS_MAX_BLOCK_ROWS * sizeof(float) : 0);
     j->rooms = host_scratch(host, team_n_threads(host->team), j->room_bytes);
     return host_error(host);
 }
 
-uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n, bool has_fixed)
+uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n, bool has_fixed, bool has_int16)
 {
     uint64_t fixed = n * cpu_vector_bytes(cols, false) + cpu_fixed_bytes(cols, n);
-    return 2 * (uint64_t)n * cols * sizeof(float) + (has_fixed ? fixed : 0);
+    return (has_int16 ? 3 : 2) * (uint64_t)n * cols * sizeof(float) + (has_fixed ? fixed : 0);
 }
 
 int linear_cpu(const void *self, const void *what, struct host *host)
@@ -218,7 +244,7 @@ int linear_cpu(const void *self, const void *what, struct host *host)
         return rc;
     if (j.normed || j.x)
         team_for(host->team, c->n * j.n_stacked, prepare_input, &j);
-    if (j.packed)
+    if (j.packed || j.int16)
         team_for(host->team, j.n_packs * j.n_stacked, pack_some, &j);
     if (j.fixed)
         team_for(host->team, cpu_fixed_tiles(j.fixed) * j.n_stacked, pack_fixed_some, &j);

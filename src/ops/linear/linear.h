@@ -133,8 +133,8 @@ int linear_vulkan_expect_squares(struct linear *op, struct exec *x, uint32_t hea
 bool linear_vulkan_takes_blocked(const struct linear *op, uint32_t n);
 void linear_vulkan(const void *self, const void *what, struct exec *x);
 /* Returns the bytes that the native implementation allocates by itself for n tokens of `cols` columns.
- * has_fixed: exec_caps. */
-uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n, bool has_fixed);
+ * has_fixed, has_int16: exec_caps. */
+uint64_t linear_cpu_host_bytes(uint32_t cols, uint32_t n, bool has_fixed, bool has_int16);
 op_host_fn linear_cpu, linear_ref;
 
 #endif
