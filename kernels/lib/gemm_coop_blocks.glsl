@@ -7,8 +7,8 @@ uint part_of(uint from, uint g)
     return (from >> 5) + 2 * g + (gl_LocalInvocationID.x & 1u);
 }
 
-// Starts loading DEPTH columns of the invocation's rows from column `from` on. Bytes that they share with those of
-// the step before stay, so DEPTH must be 64.
+// Starts loading DEPTH columns of the invocation's rows from column `from` on. Bytes that they share with
+// those of the step before stay, so DEPTH must be 64.
 void fetch_rows(const uint format, uint from, bool is_first)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++)

@@ -234,8 +234,9 @@ uint64_t arch_host_bytes(const struct config *c, const struct exec_caps *caps, u
     const struct part_most most = {.chunk = max_chunk, .batched = 1};
     uint64_t widest = measure(c, (struct arch_span){0, c->n_layers}, caps, &most, needs).widest;
     return caps->is_native
-               ? size_max(linear_cpu_host_bytes((uint32_t)widest, max_chunk, caps->has_fixed, caps->has_int16),
-                          experts_cpu_host_bytes(&experts, max_chunk, caps->has_fixed, has_blocks))
+               ? size_max(
+                     linear_cpu_host_bytes((uint32_t)widest, max_chunk, caps->has_fixed, caps->has_int16),
+                     experts_cpu_host_bytes(&experts, max_chunk, caps->has_fixed, has_blocks))
                : 0;
 }
 

@@ -1,9 +1,9 @@
-/* pack_int16 and gemm_int16 (product.h) for avx512: block formats times tokens in 16-bit fixed point, by products
- * of bytes that are added four at a time (VNNI).
+/* pack_int16 and gemm_int16 (product.h) for avx512: block formats times tokens in 16-bit fixed point, by
+ * products of bytes that are added four at a time (VNNI).
  *
  * A thread unpacks the codes of 256 columns (a unit) of 32 rows and uses them for all tokens of a chunk, then
- * those of the next unit. Tokens come in the tiles of gemm. A tile's place in the packed inputs is that of its
- * floats, of which it needs less than two thirds:
+ * those of the next unit. Tokens come in the tiles of gemm. A tile's place in the packed inputs is that of
+ * its floats, of which it needs less than two thirds:
  *     digits  [32 columns][2][4 columns][token][column]   bytes of x / step + 32768, the high one first
  *     sums    [32 columns][first 16, last 16, all][token] floats, of x / step
  *     steps   [unit][token]                               floats */
@@ -23,7 +23,7 @@ enum {
     QUADS = PART / 4,
     SUB = CPU_CODE_ROWS,
     SUBS = 2,   /* subs that share the loads of tokens */
-    N_SUMS = 3, /* of a part of 32 columns */
+    N_SUMS = 3, /* a part of 32 columns has three */
     TOP = 32767,
     CHUNK_TILES = CPU_CHUNK_TOKENS / CPU_TILE_TOKENS,
     INFINITE = 0x7f800000

@@ -1,5 +1,5 @@
-/* gemv_blocks, widen_blocks (product.h), panel_blocks and panel_codes (table.h): gemv, widen and the panels of
- * products of many tokens for block formats, for one instruction set. */
+/* gemv_blocks, widen_blocks (product.h), panel_blocks and panel_codes (table.h): gemv, widen and the panels
+ * of products of many tokens for block formats, for one instruction set. */
 #include "cpu/table.h"
 
 #include "base/format.h"

@@ -1,8 +1,8 @@
 /* isa.h - the instruction sets that the program is built for, and the one that it uses.
  *
  * The Makefile compiles the sources named src/X/Y_isa.c once for each set. They export their functions with
- * the set's name: VEC_NAME(y_run) of cpu/vec.h is y_run_avx2 and so on. All of them give the same bits, but for
- * gemm_int16 (avx512 and amx) and gemm_fixed (amx), which have bits of their own. */
+ * the set's name: VEC_NAME(y_run) of cpu/vec.h is y_run_avx2 and so on. All of them give the same bits,
+ * except for gemm_int16 (avx512 and amx) and gemm_fixed (amx), which have bits of their own. */
 #ifndef MOEFLUX_CPU_ISA_H
 #define MOEFLUX_CPU_ISA_H
 

@@ -39,10 +39,10 @@
  *     y = fma(bias, sum of the group's x, fma(f, scale * step, y))     over the blocks in order, from 0
  * Largest error / rms with 2,048 columns: about 2e-6.
  *
- * Many tokens in 16 bits (gemm_int16; only avx512 and amx have it, and only for block formats): each unit of 256
- * columns of a token has a step, the largest |x| of the unit / 32767 but at least FLT_MIN, and v = x / step,
- * rounded. Zeros, NaN and infinities are as above. With the exact sums of code * v over the columns of a scale,
- * f begins at 0 in each unit and adds, for each 32 columns in order,
+ * Many tokens in 16 bits (gemm_int16; only avx512 and amx have it, and only for block formats): each unit of
+ * 256 columns of a token has a step, the largest |x| of the unit / 32767 but at least FLT_MIN, and v = x /
+ * step, rounded. Zeros, NaN and infinities are as above. With the exact sums of code * v over the columns of
+ * a scale, f begins at 0 in each unit and adds, for each 32 columns in order,
  *     f = fma(sum, scale, f), once or twice;  then f = fma(bias, sum of v, f) for each bias
  *     y = fma(f, step, y)     over the units in order, from 0
  * Largest error / rms with 2,048 columns: about 1e-4.

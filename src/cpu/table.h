@@ -29,13 +29,13 @@ enum { CPU_CODE_ROWS = 16, CPU_CODE_COLS = 32, CPU_CODE_PARTS = 8 };
 struct cpu_code_panel {
     /* signed codes: [32 columns][4 columns][row][column] */
     _Alignas(64) int8_t codes[CPU_CODE_PARTS][CPU_CODE_COLS / 4][CPU_CODE_ROWS * 4];
-    float scales[2 * CPU_CODE_PARTS][CPU_CODE_ROWS],
-        biases[2 * CPU_CODE_PARTS][CPU_CODE_ROWS]; /* of 16 columns */
+    /* each is for 16 columns */
+    float scales[2 * CPU_CODE_PARTS][CPU_CODE_ROWS], biases[2 * CPU_CODE_PARTS][CPU_CODE_ROWS];
     /* columns with the same scale, 16 or 32, and with the same bias: 0 (there are none), 16 or 32 */
     uint32_t group, bias_group;
 };
-/* Sets the panel of columns col to col + n - 1 of rows rows[i] of a block format. col: a multiple of 256; n: at
- * most 256, a multiple of 64. Only avx512 has it. */
+/* Sets the panel of columns col to col + n - 1 of rows rows[i] of a block format. col: a multiple of 256; n:
+ * at most 256, a multiple of 64. Only avx512 has it. */
 void SHARED_NAME(panel_codes)(const struct cpu_matrix *w, const uint32_t rows[CPU_CODE_ROWS], uint32_t col,
                               uint32_t n, struct cpu_code_panel *to);
 cpu_pack_fn SHARED_NAME(pack);

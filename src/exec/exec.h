@@ -53,7 +53,7 @@ struct exec_caps {
     /* a subgroup has each number of a factor twice (AMD's RDNA3): half as many fit its registers */
     bool doubles_factors;
     bool has_denorm; /* kernels named X_denorm can run: float16 denormals are kept */
-    /* products of many tokens use gemm_fixed or gemm_int16 (cpu/product.h), which round in ways of their own */
+    /* products of many tokens use gemm_fixed, gemm_int16 (cpu/product.h): other bits than one token's */
     bool has_fixed, has_int16;
     /* the most tokens whose results exec_set_batch_invariant makes batch-invariant */
     uint32_t max_invariant;
@@ -119,8 +119,8 @@ struct exec_details {
     } heaps[EXEC_MAX_HEAPS];
 };
 struct exec_details exec_get_details(const struct exec *x);
-/* Clears has_coopmat, has_fixed, has_int16, prompt_is_f16 and kv_default_is_f16 in the caps: operations opened later are
- * float32 throughout. */
+/* Clears has_coopmat, has_fixed, has_int16, prompt_is_f16 and kv_default_is_f16 in the caps: operations
+ * opened later are float32 throughout. */
 void exec_keep_f32(struct exec *x);
 /* Sets uses_khr only where the device has no other form, for operations opened later. By default it is set
  * wherever the device has that form: NVIDIA's driver runs it faster than NV's own (prompts on an H200 by a

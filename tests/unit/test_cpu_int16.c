@@ -1,5 +1,5 @@
-/* Products of block formats with many tokens in 16-bit fixed point (gemm_int16 of cpu/product.h): the rule, the
- * error, and what must change no bit. Only processors with avx512 have them.
+/* Products of block formats with many tokens in 16-bit fixed point (gemm_int16 of cpu/product.h): the rule,
+ * the error, and what must change no bit. Only processors with avx512 have them.
  *
  * suites: check fast asan */
 #include <float.h>

@@ -33,8 +33,8 @@ struct job {
     float *floats;
     uint8_t *digits;
     uint64_t digits_bytes; /* bytes of one input */
-    /* Inputs for gemm or gemm_int16: packed [pair, sorted by expert][cols], and the index of each (picks). For
-     * gemm_fixed: one for each group. */
+    /* Inputs for gemm or gemm_int16: packed [pair, sorted by expert][cols], and the index of each (picks).
+     * For gemm_fixed: one for each group. */
     float *packed;
     uint32_t *picks;
     bool is_many, takes_fixed, takes_int16;
