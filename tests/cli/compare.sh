@@ -41,6 +41,19 @@ json_is '[r["top1_agreement_percent"] for r in j["results"]]' '[None, 100.0, 100
 json_is 'len({r["perplexity"] for r in j["results"]})' 1
 nothing_kept
 
+claim a_GGUF_file_is_compared_too_and_so_is_a_model_of_the_cache
+gguf=tests/models/gguf/qwen35moe.gguf
+snapshot=$tmp/hf/hub/models--Org--Some/snapshots/1
+mkdir -p "$snapshot"
+cp $gguf "$snapshot"
+HF_HOME=$tmp/hf run 0 "$MOEFLUX" -m $gguf --perplexity "$text" --compare "--device cpu" --compare Org/Some --json
+err_empty
+json_is '[r["kl_divergence"] is None or r["kl_divergence"] < 1e-6 for r in j["results"]]' '[True, True, True]'
+json_is 'len({r["perplexity"] for r in j["results"][::2]})' 1
+HF_HOME=$tmp/hf run 1 "$MOEFLUX" -m $gguf --perplexity "$text" --compare Org/Other
+err_has 'moeflux: --compare "Org/Other": '
+nothing_kept
+
 claim the_numbers_are_those_of_the_dumped_logits
 for dir in $model "$coarse"; do
     run 0 "$MOEFLUX" -m "$dir" --raw -f "$text" --logits "$tmp/rows${dir##*[/ ]}" --logits-all

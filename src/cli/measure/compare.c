@@ -9,6 +9,7 @@
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/quote.h"
+#include "cli/hub.h"
 #include "cli/measure/compare_table.h"
 #include "cli/prompt.h"
 #include "cli/measure/row_file.h"
@@ -17,7 +18,6 @@
 #include "cli/signals.h"
 #include "cli/report/stats.h"
 #include "cli/terminal/bar.h"
-#include "model/layout.h"
 
 struct compare {
     const struct options *options;
@@ -43,6 +43,9 @@ static int read_setting(struct compared *c, const struct options *base, const ch
     int rc = words_split(&c->words, text, &why);
     if (!rc)
         rc = options_setting(base, c->words.argc, c->words.argv, &c->options, &why);
+    c->options.hub_path = NULL; /* the base's is not the setting's own */
+    if (!rc)
+        rc = hub_use(&c->options, &why);
     return rc ? err_set(e, rc, "--compare \"%s\": %s", text, why.text) : 0;
 }
 
@@ -63,18 +66,21 @@ static int read_settings(struct compare *c, struct moeflux_err *e)
 
 /* ---- the same vocabulary and the same ids ---- */
 
-static int open_tokenizer(struct compare *c, const char *dir, struct moeflux_tokenizer **out,
+static int get_needs(struct compared *c, struct moeflux_err *e)
+{
+    struct moeflux_options engine = {0};
+    options_engine(&c->options, &engine);
+    return moeflux_get_needs_with(&engine, &c->needs, e);
+}
+
+/* of: has its needs. */
+static int open_tokenizer(struct compare *c, const struct compared *of, struct moeflux_tokenizer **out,
                           struct moeflux_err *e)
 {
     const struct moeflux_progress progress = bar_progress(&c->bar);
-    struct layout files;
+    const char *path = of->needs.tokenizer_path;
     *out = NULL;
-    int rc = layout_find(&files, dir, e);
-    if (rc)
-        return rc;
-    rc = scoring_open_tokenizer(out, files.tokenizer, dir, &progress, e);
-    layout_free(&files);
-    return rc;
+    return scoring_open_tokenizer(out, path[0] ? path : NULL, of->options.model, &progress, e);
 }
 
 /* A tokenizer of the first model, and its directory. */
@@ -104,7 +110,7 @@ static int check_tokenizer(struct compare *c, const struct first *first, const s
     struct moeflux_tokenizer *own;
     struct token_list ids = {0};
     const char *dir = at->options.model;
-    int rc = open_tokenizer(c, dir, &own, e);
+    int rc = open_tokenizer(c, at, &own, e);
     if (!rc)
         rc = scoring_encode(&c->text, own, &at->options, &ids, e);
     if (!rc)
@@ -117,15 +123,14 @@ static int check_tokenizer(struct compare *c, const struct first *first, const s
     return rc;
 }
 
+/* Checks the models of the settings. */
 static int check_models(struct compare *c, const struct first *first, struct moeflux_err *e)
 {
     int rc = 0;
-    for (uint32_t i = 0; i < c->n && !rc; i++) {
+    for (uint32_t i = 1; i < c->n && !rc; i++) {
         const struct options *o = &c->all[i].options;
-        struct moeflux_needs *needs = &c->all[i].needs;
-        struct moeflux_options engine = {0};
-        options_engine(o, &engine);
-        rc = moeflux_get_needs_with(&engine, needs, e);
+        const struct moeflux_needs *needs = &c->all[i].needs;
+        rc = get_needs(&c->all[i], e);
         if (!rc && needs->vocab_size != c->all[0].needs.vocab_size)
             rc = err_set(e, ERR_USAGE, "%s: expected %u tokens in the vocabulary, as %s has, found %u",
                          o->model, c->all[0].needs.vocab_size, first->dir, needs->vocab_size);
@@ -142,7 +147,9 @@ static int prepare(struct compare *c, struct moeflux_err *e)
     int rc = scoring_read(&c->text, c->options, e);
     if (rc)
         return rc;
-    rc = open_tokenizer(c, first.dir, &first.tokenizer, e);
+    rc = get_needs(&c->all[0], e);
+    if (!rc)
+        rc = open_tokenizer(c, &c->all[0], &first.tokenizer, e);
     if (!rc)
         rc = scoring_encode(&c->text, first.tokenizer, c->options, &c->tokens, e);
     if (!rc)
@@ -308,8 +315,10 @@ int compare_run(const struct options *o, const struct term *t, struct output *ou
     bar_init(&c.bar, t);
     int rc = run_all(&c, out, e);
     bar_end(&c.bar);
-    for (uint32_t i = 0; c.all && i < c.n; i++)
+    for (uint32_t i = 1; c.all && i < c.n; i++) {
         words_free(&c.all[i].words);
+        free(c.all[i].options.hub_path);
+    }
     free(c.all);
     free(c.log_sums);
     free(c.row);
