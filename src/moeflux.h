@@ -117,7 +117,7 @@ enum moeflux_cache_policy {
 /* The type of the factors of matrix products in prompts. Sums are always float32. AUTO: float16 where the
  * device has matrix units for it, else float32. On the cpu, AUTO lets two instruction sets use fixed point
  * for a prompt's products with quantised weights, with other bits than the rest: "avx512" and "amx" 16 bits
- * for the block formats of GGUF, which moves a product by up to 1 part in 10,000 of the largest; "amx" 24
+ * for the block formats of GGUF, which moves a product by about 1 part in 10,000 of the largest; "amx" 24
  * bits for weights of 4 and 8 bits in groups of 64, as exact as float32. */
 enum moeflux_prompt_type { MOEFLUX_PROMPT_TYPE_AUTO, MOEFLUX_PROMPT_TYPE_F32, MOEFLUX_PROMPT_TYPE_F16 };
 

@@ -380,10 +380,10 @@ Part load_part_of(Block b, uint part)
 // Whether parts 2 apart have the same `low` in each 128 columns.
 const bool SHARES_LOW = IS(Q2_K) || IS(Q3_K) || IS(Q6_K) || IS(TQ2_0);
 
-// Loads a part in the place of the one 2 before it, if there is one in the block: bytes of both stay.
-void load_next_part_of(Block b, uint part, inout Part p)
+// Loads a part. follows: p is the one 2 before it, if the block has that, and bytes of both stay.
+void load_next_part_of(Block b, uint part, const bool follows, inout Part p)
 {
-    if (!SHARES_LOW && !IS(Q5_K)) {
+    if (!follows || (!SHARES_LOW && !IS(Q5_K))) {
         p = load_part_of(b, part);
         return;
     }
@@ -465,10 +465,10 @@ Part load_piece_of(Block b, uint piece)
     return p;
 }
 
-// Loads columns 32 * i .. of a row in the place of those 64 before them.
-void load_next_part(Matrix m, uint row, uint i, inout Part p)
+// Loads columns 32 * i .. of a row. follows: p has those 64 before them.
+void load_next_part(Matrix m, uint row, uint i, const bool follows, inout Part p)
 {
-    load_next_part_of(block_at(m.weight, row * (m.cols / BLOCK_COLS) + i / PARTS), i % PARTS, p);
+    load_next_part_of(block_at(m.weight, row * (m.cols / BLOCK_COLS) + i / PARTS), i % PARTS, follows, p);
 }
 
 // ------------------------------------------------------------------------------------------------ decoding

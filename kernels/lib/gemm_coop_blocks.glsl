@@ -7,13 +7,13 @@ uint part_of(uint from, uint g)
     return (from >> 5) + 2 * g + (gl_LocalInvocationID.x & 1u);
 }
 
-// Starts loading DEPTH columns of the invocation's rows from column `from` on. Bytes that they share with
-// those of the step before stay, so DEPTH must be 64.
+// Starts loading DEPTH columns of the invocation's rows from column `from` on. If a step is 64 columns, bytes
+// that it shares with the one before stay.
 void fetch_rows(const uint format, uint from, bool is_first)
 {
     [[unroll]] for (uint i = 0; i < MY_ROWS; i++)
         [[unroll]] for (uint g = 0; g < GROUPS; g++)
-            load_next_part(matrix_of[i], row_of[i], part_of(from, g), next_run[i * GROUPS + g]);
+            load_next_part(matrix_of[i], row_of[i], part_of(from, g), GROUPS == 1, next_run[i * GROUPS + g]);
 }
 
 // Stores the loaded columns, from `from` on, in shared memory.

@@ -322,8 +322,7 @@ static void run_chunk(const struct cpu_gemm_call *call, uint32_t first, uint32_t
     for (uint32_t col = 0; col < cols; col += UNIT) {
         struct panels p;
         open_panels(&p, call, first, subs, col, cols - col < UNIT ? cols - col : UNIT);
-        tile_fn *run =
-            (subs == 2 ? tiles_of_2 : tiles_of_1)[PART / p.of[0].group - 1][p.of[0].bias_group > 0];
+        tile_fn *run = (subs == 2 ? tiles_of_2 : tiles_of_1)[PART / p.of[0].group - 1][p.of[0].has_biases];
         for (uint32_t i = from; i < to; i++) {
             struct tokens x = tokens_of((float *)call->packed, call->n, cols, i);
             uint64_t at = cpu_tile_begin(call->n, i) - begin;

@@ -437,10 +437,10 @@ void VEC_NAME(panel_codes)(const struct cpu_matrix *w, const uint32_t rows[PANEL
     struct rows_of_units r;
     open_any_rows(&r, w, &f, rows, col, n);
     turn_lots(r.scales, to->scales);
-    if (f.n_biases > 0)
+    to->has_biases = f.n_biases > 0;
+    if (to->has_biases)
         turn_lots(r.biases, to->biases);
     to->group = unit_has_groups((int)f.format) ? 2 * PART_COLS : PART_COLS;
-    to->bias_group = f.n_biases > 0 ? UNIT_COLS / f.n_biases : 0;
     for (uint32_t c = 0; c < n; c += TURN_COLS) {
         struct ipair words[TURN_COLS / 4];
         turn_codes(&r, c, words);

@@ -31,8 +31,8 @@ struct cpu_code_panel {
     _Alignas(64) int8_t codes[CPU_CODE_PARTS][CPU_CODE_COLS / 4][CPU_CODE_ROWS * 4];
     /* each is for 16 columns */
     float scales[2 * CPU_CODE_PARTS][CPU_CODE_ROWS], biases[2 * CPU_CODE_PARTS][CPU_CODE_ROWS];
-    /* columns with the same scale, 16 or 32, and with the same bias: 0 (there are none), 16 or 32 */
-    uint32_t group, bias_group;
+    uint32_t group; /* columns with the same scale, and bias if there are some: 16 or 32 */
+    bool has_biases;
 };
 /* Sets the panel of columns col to col + n - 1 of rows rows[i] of a block format. col: a multiple of 256; n:
  * at most 256, a multiple of 64. Only avx512 has it. */

@@ -1,5 +1,6 @@
 /* Products with many tokens (cpu/product.h): the order of the sums, the error, the bits of every instruction
- * set.
+ * set. What neighbours, threads, addresses and a NaN change holds for gemm_int16, too, whose own rule is in
+ * test_cpu_int16.
  *
  * suites: check fast asan */
 #include <math.h>
@@ -80,8 +81,35 @@ static float rule(const struct cpu_matrix *w, uint32_t row, const float *x)
     return y;
 }
 
-static float *packed(const struct cpu_isa *isa, const float *x, const uint32_t *pick, uint32_t n,
-                     uint32_t cols)
+/* One way to multiply many tokens. */
+struct way {
+    const char *name;
+    bool is_int16;
+    cpu_pack_fn *pack;
+    cpu_gemm_fn *gemm;
+};
+
+static struct way gemm_of(const struct cpu_isa *isa)
+{
+    return (struct way){isa->name, false, isa->pack, isa->gemm};
+}
+
+/* Steps through gemm of every set, and gemm_int16 where a set has it for the format. *idx begins at 0. */
+static bool next_way(uint32_t *idx, uint32_t format, struct way *out)
+{
+    for (; *idx < 2 * CPU_N_ISAS; ++*idx) {
+        const struct cpu_isa *isa = cpu_isa_at(*idx / 2);
+        bool is_int16 = *idx % 2;
+        if (!isa || (is_int16 && !(isa->gemm_int16 && cpu_format_takes_int16(format))))
+            continue;
+        *out = is_int16 ? (struct way){isa->name, true, isa->pack_int16, isa->gemm_int16} : gemm_of(isa);
+        ++*idx;
+        return true;
+    }
+    return false;
+}
+
+static float *packed(const struct way *way, const float *x, const uint32_t *pick, uint32_t n, uint32_t cols)
 {
     float *to = cpu_lab_room((uint64_t)n * cols);
     struct cpu_pack_call call = {.x = x,
@@ -91,21 +119,21 @@ static float *packed(const struct cpu_isa *isa, const float *x, const uint32_t *
                                  .cols = cols,
                                  .last = cpu_n_tiles(n) / 2,
                                  .packed = to};
-    isa->pack(&call);
+    way->pack(&call);
     call.first = call.last;
     call.last = cpu_n_tiles(n);
-    isa->pack(&call);
+    way->pack(&call);
     return to;
 }
 
 /* y [n][rows] */
-static float *product(const struct cpu_isa *isa, const struct cpu_matrix *w, const float *x, uint32_t n)
+static float *product(const struct way *way, const struct cpu_matrix *w, const float *x, uint32_t n)
 {
-    float *y = cpu_lab_room((uint64_t)n * w->rows), *p = packed(isa, x, NULL, n, w->cols);
+    float *y = cpu_lab_room((uint64_t)n * w->rows), *p = packed(way, x, NULL, n, w->cols);
     float *scratch = cpu_lab_room(cpu_gemm_scratch_bytes(w->cols) / sizeof *scratch);
     const struct cpu_gemm_call call = {
         .w = w, .packed = p, .n = n, .last = w->rows, .y = y, .y_stride = w->rows, .scratch = scratch};
-    isa->gemm(&call);
+    way->gemm(&call);
     free(p);
     free(scratch);
     return y;
@@ -126,7 +154,8 @@ static void each_output_is_one_chain_in_the_order_of_the_columns(void **state)
         snprintf(name, sizeof name, "gemm-%s-%ux%ux%u", cpu_lab_format(l.w.format, format), rows, l.w.cols,
                  n);
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
-            float *y = product(isa, &l.w, x, n);
+            const struct way way = gemm_of(isa);
+            float *y = product(&way, &l.w, x, n);
             cpu_bits_equal(name, isa->name, y, want, (uint64_t)n * rows);
             free(y);
         }
@@ -152,7 +181,8 @@ static void the_error_is_that_of_float32(void **state)
             cpu_lab_product(&l.w, x + (uint64_t)i * l.w.cols, want + i * ROWS);
         uint32_t idx = 0;
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
-            float *y = product(isa, &l.w, x, N);
+            const struct way way = gemm_of(isa);
+            float *y = product(&way, &l.w, x, N);
             double error = cpu_lab_worst(y, want, ROWS * N) / cpu_lab_rms(want, ROWS * N);
             /* One chain of 2,048 roundings: 2.5 to 6.2e-6 with outliers of ten sigma, numbers of any kind. */
             if (!(error < 8e-6))
@@ -168,23 +198,27 @@ static void the_error_is_that_of_float32(void **state)
 static void a_token_has_the_same_bits_among_any_others(void **state)
 {
     (void)state;
-    enum { ROWS = 100, COLS = 320, N = 40 };
-    struct cpu_lab l;
-    cpu_lab_matrix(&l, FORMAT_Q4, ROWS, COLS, 620);
-    float *x = cpu_lab_floats(N * COLS, 621);
-    uint32_t idx = 0;
-    for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
-        float *all = product(isa, &l.w, x, N);
-        for (uint32_t n = 1; n <= N; n++) {
-            float *some = product(isa, &l.w, x + (uint64_t)(N - n) * COLS, n);
-            cpu_bits_equal("among others", isa->name, some, all + (uint64_t)(N - n) * ROWS,
-                           (uint64_t)n * ROWS);
-            free(some);
+    enum { ROWS = 100, N = 40 };
+    static const uint32_t some_formats[] = {FORMAT_Q4, FORMAT_G_Q4_K, FORMAT_G_Q6_K, FORMAT_G_Q8_0};
+    for (uint32_t k = 0; k < 4; k++) {
+        struct cpu_lab l;
+        struct way way;
+        uint32_t idx = 0, cols = k == 0 ? 320 : 512;
+        cpu_lab_matrix(&l, some_formats[k], ROWS, cols, 620);
+        float *x = cpu_lab_floats((uint64_t)N * cols, 621);
+        while (next_way(&idx, some_formats[k], &way)) {
+            float *all = product(&way, &l.w, x, N);
+            for (uint32_t n = 1; n <= N; n++) {
+                float *some = product(&way, &l.w, x + (uint64_t)(N - n) * cols, n);
+                cpu_bits_equal("among others", way.name, some, all + (uint64_t)(N - n) * ROWS,
+                               (uint64_t)n * ROWS);
+                free(some);
+            }
+            free(all);
         }
-        free(all);
+        free(x);
+        cpu_lab_free(&l);
     }
-    free(x);
-    cpu_lab_free(&l);
 }
 
 static void picked_tokens_are_packed_as_if_they_were_contiguous(void **state)
@@ -203,7 +237,8 @@ static void picked_tokens_are_packed_as_if_they_were_contiguous(void **state)
         }
         for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));)
             for (uint32_t n = 1; n <= N; n++) {
-                float *a = packed(isa, x, pick, n, cols), *b = packed(isa, contiguous, NULL, n, cols);
+                const struct way way = gemm_of(isa);
+                float *a = packed(&way, x, pick, n, cols), *b = packed(&way, contiguous, NULL, n, cols);
                 cpu_bits_equal("picked", isa->name, a, b, (uint64_t)n * cols);
                 free(a);
                 free(b);
@@ -231,7 +266,7 @@ static void the_tiles_are_as_equal_as_they_can_be(void **state)
 }
 
 struct split {
-    const struct cpu_isa *isa;
+    struct way way;
     struct cpu_gemm_call call;
     uint32_t rows_a_block;
     float *scratch[8];
@@ -245,7 +280,38 @@ static void run_block(void *ctx, uint32_t block, uint32_t thread)
     call.last = call.first + s->rows_a_block;
     call.last = call.last < call.w->rows ? call.last : call.w->rows;
     call.scratch = s->scratch[thread];
-    s->isa->gemm(&call);
+    s->way.gemm(&call);
+}
+
+/* Divides the rows of a product among 1, 3 and 5 threads. */
+static void divide(const struct way *way, const struct cpu_lab *l, uint32_t n, const float *x)
+{
+    uint32_t rows = l->w.rows, cols = l->w.cols, f = l->w.format;
+    struct moeflux_err e = {0};
+    float *want = product(way, &l->w, x, n), *y = cpu_lab_room((uint64_t)n * 256);
+    struct split s = {.way = *way, .call = {.w = &l->w, .n = n, .y = y, .y_stride = 256}};
+    s.call.packed = packed(way, x, NULL, n, cols);
+    for (uint32_t i = 0; i < 5; i++)
+        s.scratch[i] = cpu_lab_room(cpu_gemm_scratch_bytes(cols) / 4);
+    for (uint32_t threads = 1; threads <= 5; threads += 2) {
+        struct team *t = team_new(threads, &e);
+        assert_non_null(t);
+        for (s.rows_a_block = 1; s.rows_a_block < 300; s.rows_a_block += format_is_block(f) ? 140 : 21) {
+            memset(y, 0xff, sizeof *y * n * 256);
+            team_for(t, (rows + s.rows_a_block - 1) / s.rows_a_block, run_block, &s);
+            for (uint32_t i = 0; i < n; i++) {
+                cpu_bits_equal("threads", way->name, y + (size_t)i * 256, want + (size_t)i * rows, rows);
+                for (uint32_t r = rows; r < 256; r++)
+                    assert_true(isnan(y[i * 256 + r]));
+            }
+        }
+        team_free(t);
+    }
+    for (uint32_t i = 0; i < 5; i++)
+        free(s.scratch[i]);
+    free((void *)s.call.packed);
+    free(y);
+    free(want);
 }
 
 static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
@@ -253,37 +319,16 @@ static void threads_and_the_division_of_the_rows_change_no_bit(void **state)
     (void)state;
     enum { ROWS = 203, COLS = 256, N = 17 };
     struct moeflux_err e = {0};
-    const struct cpu_isa *isa = cpu_isa_find(NULL, &e);
+    const struct cpu_isa *best = cpu_isa_find(NULL, &e);
     for (uint32_t k = 0; k < N_FORMATS; k++) {
-        uint32_t f = formats[k];
         struct cpu_lab l;
-        cpu_lab_matrix(&l, f, ROWS, COLS, 640);
-        float *x = cpu_lab_floats(N * COLS, 641), *want = product(isa, &l.w, x, N),
-              *y = cpu_lab_room(N * 256);
-        struct split s = {.isa = isa, .call = {.w = &l.w, .n = N, .y = y, .y_stride = 256}};
-        s.call.packed = packed(isa, x, NULL, N, COLS);
-        for (uint32_t i = 0; i < 5; i++)
-            s.scratch[i] = cpu_lab_room(cpu_gemm_scratch_bytes(COLS) / 4);
-        for (uint32_t n = 1; n <= 5; n += 2) {
-            struct team *t = team_new(n, &e);
-            assert_non_null(t);
-            for (s.rows_a_block = 1; s.rows_a_block < 300; s.rows_a_block += format_is_block(f) ? 140 : 21) {
-                memset(y, 0xff, sizeof *y * N * 256);
-                team_for(t, (ROWS + s.rows_a_block - 1) / s.rows_a_block, run_block, &s);
-                for (uint32_t i = 0; i < N; i++) {
-                    cpu_bits_equal("threads", isa->name, y + i * 256, want + i * ROWS, ROWS);
-                    for (uint32_t r = ROWS; r < 256; r++)
-                        assert_true(isnan(y[i * 256 + r]));
-                }
-            }
-            team_free(t);
-        }
-        for (uint32_t i = 0; i < 5; i++)
-            free(s.scratch[i]);
-        free((void *)s.call.packed);
+        struct way way;
+        uint32_t idx = 2 * best->idx;
+        cpu_lab_matrix(&l, formats[k], ROWS, COLS, 640);
+        float *x = cpu_lab_floats(N * COLS, 641);
+        while (next_way(&idx, formats[k], &way))
+            divide(&way, &l, N, x);
         free(x);
-        free(y);
-        free(want);
         cpu_lab_free(&l);
     }
 }
@@ -297,10 +342,11 @@ static void a_token_that_is_no_number_poisons_its_own_outputs_alone(void **state
         struct cpu_lab l;
         cpu_lab_matrix(&l, f, ROWS, COLS, 650);
         float *x = cpu_lab_floats(N * COLS, 651);
-        x[BAD * COLS + 100] = NAN;
+        struct way way;
         uint32_t idx = 0;
-        for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
-            float *y = product(isa, &l.w, x, N);
+        while (next_way(&idx, f, &way)) {
+            x[BAD * COLS + 100] = way.is_int16 && k % 2 ? INFINITY : NAN;
+            float *y = product(&way, &l.w, x, N);
             for (uint32_t i = 0; i < N; i++)
                 for (uint32_t r = 0; r < ROWS; r++)
                     assert_true(isnan(y[i * ROWS + r]) == (i == BAD));
@@ -320,10 +366,11 @@ static void a_matrix_may_lie_at_any_address(void **state)
         cpu_lab_matrix(&l, f, 70, 768, 660);
         cpu_lab_move(&odd, &l.w);
         float *x = cpu_lab_floats(3 * 768, 661);
+        struct way way;
         uint32_t idx = 0;
-        for (const struct cpu_isa *isa; (isa = cpu_next_isa(&idx));) {
-            float *want = product(isa, &l.w, x, 3), *y = product(isa, &odd.w, x, 3);
-            cpu_bits_equal("odd addresses", isa->name, y, want, 3 * l.w.rows);
+        while (next_way(&idx, f, &way)) {
+            float *want = product(&way, &l.w, x, 3), *y = product(&way, &odd.w, x, 3);
+            cpu_bits_equal("odd addresses", way.name, y, want, 3 * l.w.rows);
             free(want);
             free(y);
         }

@@ -1,5 +1,5 @@
-/* Products of block formats with many tokens in 16-bit fixed point (gemm_int16 of cpu/product.h): the rule,
- * the error, and what must change no bit. Only processors with avx512 have them.
+/* Products of block formats with many tokens in 16-bit fixed point (gemm_int16 of cpu/product.h): the rule
+ * and the error. What changes no bit is in test_cpu_gemm. Only processors with avx512 have them.
  *
  * suites: check fast asan */
 #include <float.h>
@@ -30,41 +30,17 @@ static const struct cpu_isa *set_with_int16(void)
     return found;
 }
 
-/* y [n][stride] for rows first to last - 1. */
-static void multiply(const struct cpu_isa *isa, const struct cpu_matrix *w, const float *x,
-                     const uint32_t *pick, uint32_t n, uint32_t first, uint32_t last, float *y,
-                     uint64_t stride)
-{
-    float *packed = cpu_lab_room((uint64_t)n * w->cols);
-    float *scratch = cpu_lab_room(cpu_gemm_scratch_bytes(w->cols) / sizeof *scratch);
-    struct cpu_pack_call call = {.x = x,
-                                 .x_stride = w->cols,
-                                 .pick = pick,
-                                 .n = n,
-                                 .cols = w->cols,
-                                 .last = cpu_n_tiles(n) / 2,
-                                 .packed = packed};
-    isa->pack_int16(&call);
-    call.first = call.last;
-    call.last = cpu_n_tiles(n);
-    isa->pack_int16(&call);
-    isa->gemm_int16(&(struct cpu_gemm_call){.w = w,
-                                            .packed = packed,
-                                            .n = n,
-                                            .first = first,
-                                            .last = last,
-                                            .y = y,
-                                            .y_stride = stride,
-                                            .scratch = scratch});
-    free(packed);
-    free(scratch);
-}
-
 /* y [n][rows] */
 static float *product(const struct cpu_isa *isa, const struct cpu_matrix *w, const float *x, uint32_t n)
 {
-    float *y = cpu_lab_room((uint64_t)n * w->rows);
-    multiply(isa, w, x, NULL, n, 0, w->rows, y, w->rows);
+    float *y = cpu_lab_room((uint64_t)n * w->rows), *packed = cpu_lab_room((uint64_t)n * w->cols);
+    float *scratch = cpu_lab_room(cpu_gemm_scratch_bytes(w->cols) / sizeof *scratch);
+    isa->pack_int16(&(struct cpu_pack_call){
+        .x = x, .x_stride = w->cols, .n = n, .cols = w->cols, .last = cpu_n_tiles(n), .packed = packed});
+    isa->gemm_int16(&(struct cpu_gemm_call){
+        .w = w, .packed = packed, .n = n, .last = w->rows, .y = y, .y_stride = w->rows, .scratch = scratch});
+    free(packed);
+    free(scratch);
     return y;
 }
 
@@ -199,8 +175,8 @@ static void the_error_is_that_of_16_bits(void **state)
         for (uint32_t i = 0; i < N; i++)
             cpu_lab_product(&l.w, x + (uint64_t)i * COLS, want + (uint64_t)i * ROWS);
         double error = cpu_lab_worst(y, want, ROWS * N) / cpu_lab_rms(want, ROWS * N);
-        /* A step is about 1e-3 with outliers of ten sigma, which nearly every unit has. */
-        if (!(error < 6e-4))
+        /* 2.7 to 4.1e-4: nearly every unit has outliers of ten sigma, and so a step of about 1e-3. */
+        if (!(error < 5e-4))
             fail_msg("%s: largest error / rms %.2g", format_of(formats[k])->name, error);
         free(want);
         free(x);
@@ -209,79 +185,11 @@ static void the_error_is_that_of_16_bits(void **state)
     }
 }
 
-static void neighbours_rows_and_picks_change_no_bit(void **state)
-{
-    (void)state;
-    enum { ROWS = 100, COLS = 512, N = 40 };
-    const struct cpu_isa *isa = set_with_int16();
-    for (uint32_t k = 0; k < N_FORMATS; k++) {
-        struct cpu_lab l;
-        uint32_t pick[N];
-        cpu_lab_matrix(&l, formats[k], ROWS, COLS, 730);
-        float *x = cpu_lab_floats(N * COLS, 731), *all = product(isa, &l.w, x, N),
-              *some = cpu_lab_room(N * ROWS);
-        for (uint32_t n = 1; n <= N; n += 3) {
-            for (uint32_t i = 0; i < n; i++)
-                pick[i] = N - n + i;
-            for (uint32_t row = 0; row < ROWS; row += 23)
-                multiply(isa, &l.w, x, pick, n, row, row + 23 < ROWS ? row + 23 : ROWS, some, ROWS);
-            cpu_bits_equal("among others", isa->name, some, all + (uint64_t)(N - n) * ROWS,
-                           (uint64_t)n * ROWS);
-        }
-        free(some);
-        free(all);
-        free(x);
-        cpu_lab_free(&l);
-    }
-}
-
-static void a_token_that_is_no_number_poisons_its_own_outputs_alone(void **state)
-{
-    (void)state;
-    enum { ROWS = 70, COLS = 512, N = 8, BAD = 4 };
-    const struct cpu_isa *isa = set_with_int16();
-    for (uint32_t k = 0; k < N_FORMATS; k++) {
-        struct cpu_lab l;
-        cpu_lab_matrix(&l, formats[k], ROWS, COLS, 740);
-        float *x = cpu_lab_floats(N * COLS, 741);
-        x[BAD * COLS + 300] = k % 2 ? NAN : INFINITY;
-        float *y = product(isa, &l.w, x, N);
-        for (uint32_t i = 0; i < N; i++)
-            for (uint32_t r = 0; r < ROWS; r++)
-                assert_true(isnan(y[i * ROWS + r]) == (i == BAD));
-        free(x);
-        free(y);
-        cpu_lab_free(&l);
-    }
-}
-
-static void a_matrix_may_lie_at_any_address(void **state)
-{
-    (void)state;
-    const struct cpu_isa *isa = set_with_int16();
-    for (uint32_t k = 0; k < N_FORMATS; k++) {
-        struct cpu_lab l, odd;
-        cpu_lab_matrix(&l, formats[k], 70, 768, 760);
-        cpu_lab_move(&odd, &l.w);
-        float *x = cpu_lab_floats(3 * 768, 761), *want = product(isa, &l.w, x, 3),
-              *y = product(isa, &odd.w, x, 3);
-        cpu_bits_equal("odd addresses", isa->name, y, want, (uint64_t)3 * l.w.rows);
-        free(want);
-        free(y);
-        free(x);
-        cpu_lab_free(&l);
-        cpu_lab_free(&odd);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(outputs_follow_the_rule),
         cmocka_unit_test(the_error_is_that_of_16_bits),
-        cmocka_unit_test(neighbours_rows_and_picks_change_no_bit),
-        cmocka_unit_test(a_token_that_is_no_number_poisons_its_own_outputs_alone),
-        cmocka_unit_test(a_matrix_may_lie_at_any_address),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
